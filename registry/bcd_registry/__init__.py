@@ -1,0 +1,1 @@
+"""The registry: keys, states and bytes of tuned schedules. It knows no tensor compiler."""

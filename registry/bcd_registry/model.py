@@ -1,0 +1,303 @@
+"""Frozen values that the registry and the tuner exchange. No I/O, no tensor compiler."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+KEY_SCHEME = 1
+"""Version of the rules that turn a workload or an environment into a key."""
+
+Json = Any
+Decision = tuple[str, int | tuple[int, ...]]
+"""One sampling decision: the instruction's kind (`SamplePerfectTile`, ...) and its factors or index."""
+
+
+def canonical_json(value: Json) -> str:
+    """The one spelling of a JSON value: sorted keys, no spaces, ASCII, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """Hex SHA-256 of the parts, each preceded by its length so that no two lists of parts collide."""
+    sha = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        sha.update(len(data).to_bytes(8, "big"))
+        sha.update(data)
+    return sha.hexdigest()
+
+
+class Grade(enum.StrEnum):
+    """What the registry knows about a task when a run is planned, best first."""
+
+    EXACT = "exact"
+    STALE = "stale"
+    CLUSTER = "cluster"
+    ANCHOR = "anchor"
+    COLD = "cold"
+
+
+class RecordState(enum.StrEnum):
+    """How far a record has come: only PUBLISHED is ever served as a result."""
+
+    MEASURED = "measured"
+    CHECKED = "checked"
+    PUBLISHED = "published"
+    QUARANTINED = "quarantined"
+
+
+class PriorSource(enum.StrEnum):
+    """Where a task's prior came from."""
+
+    REGISTRY = "registry"
+    RUN = "run"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One TIR module with its extents, named by what it computes.
+
+    Attributes:
+        key: Hex SHA-256 of the scheme, the description and the layout-free inputs.
+        cluster: Hex SHA-256 of the description without extents and access constants.
+        anchor: The same over the main block only.
+        extents: Every loop extent in the order of the description; siblings have equally many.
+        flops: Floating-point (or integer) operations of one call.
+        bytes_moved: Bytes of all inputs and outputs, each once.
+        op: A short label for people, for example `conv2d+add+relu`; not in any key.
+        description: The canonical JSON that the keys were made from.
+    """
+
+    key: str
+    cluster: str
+    anchor: str
+    extents: tuple[int, ...]
+    flops: float
+    bytes_moved: float
+    op: str
+    description: str = field(repr=False)
+
+    def distance(self, other: Workload) -> float:
+        """Root mean square of the log2 ratios of the extents; infinite when their number differs."""
+        if len(self.extents) != len(other.extents):
+            return math.inf
+        if not self.extents:
+            return 0.0
+        squares = [math.log2(a / b) ** 2 for a, b in zip(self.extents, other.extents, strict=True)]
+        return math.sqrt(sum(squares) / len(squares))
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a latency depends on beside the workload.
+
+    `staleness.FIELD_CLASSES` says which field is hard, soft or a note. Never in it: host name, path, time.
+
+    Attributes:
+        fields: Plain JSON values by field name.
+    """
+
+    fields: Mapping[str, Json]
+
+    def as_json(self) -> dict[str, Json]:
+        """A plain dictionary, sorted by name."""
+        return dict(sorted(self.fields.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A workload as a network uses it.
+
+    Attributes:
+        name: The function's name in the lowered network; not in any key.
+        weight: How many times the network calls it.
+    """
+
+    name: str
+    workload: Workload
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """A network as the user names it: one version of a model, its fixed shapes and its budgets.
+
+    Attributes:
+        label: What `--model` was given.
+        source: A path to an .onnx or .pt2 file, or `package:IMPORT_NAME/path/in/package.onnx`.
+        shapes: Fixed dimensions by input name; empty keeps the model's own.
+        dtypes: Input dtypes by input name, where they differ from the model's own.
+        trials: Measurements for a task that is searched from nothing.
+        time_budget_s: Seconds of tuning after which no new round begins.
+    """
+
+    label: str
+    name: str
+    version: str
+    source: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    target: str = "native"
+    trials: int = 32
+    time_budget_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkVersion:
+    """A network that was tuned, as the catalog keeps it.
+
+    Attributes:
+        digest: Hex SHA-256 of the source's bytes.
+    """
+
+    name: str
+    version: str
+    source: str
+    digest: str
+    shapes: Mapping[str, tuple[int, ...]]
+    tasks: tuple[Task, ...]
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRecord:
+    """One schedule of one workload with what was measured. Its id is a digest of its own content.
+
+    Attributes:
+        workload_key: The workload it was measured on.
+        environment_key: The environment it was measured in.
+        trace: TVM's trace as JSON (instructions and decisions), postprocessing included, for replay.
+        sketch: Hex SHA-256 of the simplified trace without decisions.
+        decisions: Decisions of the simplified trace, in order, for diffusion.
+        run_times_s: Every timed run, seconds; their median is the latency.
+        trials: Trials spent on the workload when this record was kept, over all runs.
+        depth: The `--trials` for which the workload's search came to its end; 0 when it was cut short.
+        state: See RecordState.
+        run_id: The run that measured it.
+        parent_id: The record whose decisions were diffused into it, if any.
+        untuned_s: Median of the untuned program measured interleaved with it, seconds.
+        created_at: Unix seconds.
+    """
+
+    workload_key: str
+    environment_key: str
+    trace: Json
+    sketch: str
+    decisions: tuple[Decision, ...]
+    run_times_s: tuple[float, ...]
+    trials: int
+    depth: int
+    state: RecordState
+    run_id: str
+    parent_id: str | None = None
+    untuned_s: float | None = None
+    created_at: float = 0.0
+    reason: str = ""
+
+    @property
+    def id(self) -> str:
+        """Hex SHA-256 of workload, environment, sketch, decisions and run."""
+        decisions = canonical_json([[kind, value] for kind, value in self.decisions])
+        return digest_of(self.workload_key, self.environment_key, self.sketch, decisions, self.run_id)
+
+    @property
+    def median_s(self) -> float:
+        """Median of `run_times_s`, seconds."""
+        return statistics.median(self.run_times_s)
+
+    @property
+    def spread_s(self) -> float:
+        """Median absolute deviation of `run_times_s`, seconds."""
+        median = self.median_s
+        return statistics.median(abs(t - median) for t in self.run_times_s)
+
+    def with_state(self, state: RecordState, **changes: Any) -> TuningRecord:
+        """A copy in another state; `changes` may set any other field that is not part of the id."""
+        return dataclasses.replace(self, state=state, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """A record whose decisions can be diffused into a task.
+
+    Attributes:
+        workload: The workload the record was measured on.
+        distance: `Workload.distance` to the task, 0.0 for the same workload.
+        grade: STALE for the same workload, CLUSTER or ANCHOR for another.
+    """
+
+    record: TuningRecord
+    workload: Workload
+    distance: float
+    grade: Grade
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The answer of a lookup for one workload.
+
+    Attributes:
+        record: The schedule to reuse, only for EXACT.
+        priors: What to diffuse from, nearest and fastest first; empty for EXACT and COLD.
+        reason: Why the grade is not better, one line; for EXACT why it is.
+    """
+
+    workload: Workload
+    grade: Grade
+    record: TuningRecord | None
+    priors: tuple[Prior, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CostModelSnapshot:
+    """A trained latency predictor in bytes that are safe to load: no pickle.
+
+    Attributes:
+        target: Canonical target JSON it was trained for.
+        booster: XGBoost's UBJ format.
+        samples: npz without pickle: `features` float32 (n, n_features), `labels` float32 (n,), `groups` int32 (n,).
+        metadata: Plain JSON: extractor, n_features, xgboost version, n_samples, rank_accuracy, workloads.
+    """
+
+    target: str
+    booster: bytes
+    samples: bytes
+    metadata: Mapping[str, Json]
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One finished or cut tuning run, kept to estimate what the next will cost.
+
+    Attributes:
+        trials: Measurements in the run.
+        tuning_s: Seconds of tuning, start of the worker pool included.
+        report: The whole report as plain JSON.
+    """
+
+    id: str
+    network: str
+    version: str
+    environment_key: str
+    seed: int
+    trials: int
+    tuning_s: float
+    finished: bool
+    created_at: float
+    report: Json
+
+
+def as_tuples(value: Json) -> Json:
+    """JSON lists as nested tuples, so that decisions read back compare equal."""
+    return tuple(as_tuples(v) for v in value) if isinstance(value, Sequence) and not isinstance(value, str) else value

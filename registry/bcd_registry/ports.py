@@ -1,0 +1,141 @@
+"""The two ports of the registry. They carry the whole contract; implementations say only what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from .model import (
+    CostModelSnapshot,
+    Environment,
+    NetworkVersion,
+    RecordState,
+    RunSummary,
+    TuningRecord,
+    Workload,
+)
+
+
+class BlobStore(Protocol):
+    """Bytes named by their own SHA-256 digest (64 lower-case hex digits). Safe to use from several threads and processes.
+
+    Raises:
+        StoreUnavailable: Any call, when the store does not answer or is full.
+        StoreDenied: Any call, when the store refuses this user.
+        ConfigError: A digest that is not 64 lower-case hex digits.
+    """
+
+    def put(self, data: bytes) -> str:
+        """Store `data` and return its digest. Appears whole or not at all; storing it again is a success.
+
+        Raises:
+            Conflict: The digest is taken by other bytes (a damaged blob).
+        """
+
+    def get(self, digest: str) -> bytes:
+        """The bytes, verified against the digest.
+
+        Raises:
+            NotFound: Nothing is stored under the digest.
+            CorruptBlob: What is stored does not match the digest.
+        """
+
+    def exists(self, digest: str) -> bool:
+        """Whether something is stored under the digest; it is not verified."""
+
+    def delete(self, digest: str) -> None:
+        """Remove the blob; removing what is not there is a success."""
+
+    def iter_digests(self) -> Iterator[str]:
+        """Every digest stored, in no promised order, lazily."""
+
+
+class Catalog(Protocol):
+    """Rows: environments, workloads, networks, records, cost models and runs. Each write is one transaction.
+
+    Writes of what is there already are successes without effect (ids and keys are digests of content), except that
+    `set_record_states` and `put_network` replace. Safe to use from several threads and processes.
+
+    Raises:
+        StoreUnavailable: Any call, when the database does not answer, is full or stays locked.
+        StoreDenied: Any call, when the database refuses this user.
+        SchemaMismatch: On opening, when the revision is not this release's.
+    """
+
+    def put_environment(self, environment: Environment) -> str:
+        """Store it and return its key."""
+
+    def get_environment(self, key: str) -> Environment:
+        """The environment with the key, notes included.
+
+        Raises:
+            NotFound: There is none.
+        """
+
+    def put_workloads(self, workloads: Sequence[Workload]) -> None:
+        """Store the workloads that are new, in one transaction."""
+
+    def get_workloads(self, keys: Sequence[str]) -> Mapping[str, Workload]:
+        """Those that are there, by key."""
+
+    def put_network(self, network: NetworkVersion) -> None:
+        """Store a version with its tasks (their workloads must be stored); replaces the version of that name."""
+
+    def list_networks(self) -> list[NetworkVersion]:
+        """Every version, by name and version."""
+
+    def get_network(self, name: str, version: str) -> NetworkVersion:
+        """One version.
+
+        Raises:
+            NotFound: There is none.
+        """
+
+    def add_records(self, records: Sequence[TuningRecord], trace_digests: Sequence[str]) -> None:
+        """Store records whose traces lie in blobs of the given digests, all of them or none.
+
+        A record of the same id is replaced when the new state is further on, or when it is in the same state.
+        """
+
+    def set_record_states(self, ids: Sequence[str], state: RecordState, reason: str) -> None:
+        """Move records to a state.
+
+        Raises:
+            NotFound: One of the ids is not there; then none is moved.
+        """
+
+    def find_records(
+        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
+    ) -> list[tuple[TuningRecord, str]]:
+        """Records of the workloads, or of any workload in the clusters or with the anchors, with their trace digests.
+
+        For each workload and environment at most `per_workload`: further states first, then lowest median. Quarantined ones
+        are left out. The records' `trace` is None: it lies in the blob. A constant number of queries, whatever the lengths.
+        """
+
+    def list_records(
+        self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
+    ) -> list[tuple[TuningRecord, str]]:
+        """Newest first, for people; `workload` may be a prefix of a key; quarantined ones included."""
+
+    def get_record(self, id_prefix: str) -> tuple[TuningRecord, str]:
+        """The one record whose id begins so.
+
+        Raises:
+            NotFound: None, or more than one (the message says which).
+        """
+
+    def add_cost_model(self, snapshot: CostModelSnapshot, booster_digest: str, samples_digest: str) -> None:
+        """Store a snapshot's row; its bytes lie in the blobs."""
+
+    def latest_cost_model(self, target: str) -> tuple[CostModelSnapshot, str, str] | None:
+        """The newest row for the target with the digests of booster and samples (the bytes are empty), or None."""
+
+    def put_run(self, run: RunSummary) -> None:
+        """Store a run, or replace the one of the same id."""
+
+    def list_runs(self, *, network: str | None = None, version: str | None = None, limit: int = 20) -> list[RunSummary]:
+        """Newest first."""
+
+    def named_blobs(self) -> set[str]:
+        """Digests that some row names."""

@@ -1,0 +1,1 @@
+"""The tuner: Bayesian code diffusion on TVM MetaSchedule."""
