@@ -1,0 +1,39 @@
+# make demo | make test | make lint; PYTHON chooses the interpreter of a new .venv.
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= demo,dev
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format constraints clean
+
+help:  ## Show this list.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1|/' | column -t -s '|'
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "No venv: on Debian and Ubuntu, apt install python3-venv"; exit 2; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+venv: $(STAMP)  ## Make .venv and install everything into it.
+
+lint: $(STAMP)  ## ruff, mypy and the layers.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP)  ## Sort imports and format.
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+test: $(STAMP)  ## Every test.
+	$(BIN)/python -m pytest
+
+constraints:  ## Pin what .venv holds now, after an upgrade with .venv/bin/pip.
+	@{ echo "# Tested together. Made by 'make constraints'; do not edit."; \
+	   $(BIN)/python -m pip freeze --exclude-editable | sed -E 's/\+[a-z0-9.]+$$//'; } > constraints.txt
+
+clean:  ## Remove the environment, the caches and what the demo wrote.
+	rm -rf $(VENV) .venv-ci demo-output build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
