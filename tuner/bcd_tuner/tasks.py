@@ -1,0 +1,240 @@
+"""Network -> Relax -> tasks, and back: from a module with schedules to one that is ready to compile."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir import Call, GlobalVar, IRModule, Op, TensorLoad, Var
+from tvm.relax.dpl import is_const, is_op, rewrite_call, wildcard
+from tvm.relax.pipeline import zero_pipeline
+from tvm.s_tir import SBlock
+from tvm.s_tir.meta_schedule.relax_integration import extract_tasks
+from tvm.target import Target
+from tvm.tirx.buffer import BufferType
+
+from bcd_registry.errors import NetworkError
+from bcd_registry.model import Task
+from bcd_tuner.networks import ImportedNetwork, InputSpec
+from bcd_tuner.subgraph import workload_of
+
+
+@dataclass(frozen=True, slots=True)
+class TaskModule:
+    """A task with its program.
+
+    Attributes:
+        mod: One TIR function `main`, its names canonical.
+    """
+
+    task: Task
+    mod: IRModule
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredNetwork:
+    """A network as TIR functions that a Relax function calls, before any schedule.
+
+    Attributes:
+        mod: Every TIR function with canonical names, so that the module of a task is structurally equal to its function.
+        tasks: In the order of the network's calls, each workload once.
+    """
+
+    mod: IRModule
+    target: Target
+    tasks: tuple[TaskModule, ...]
+    inputs: tuple[InputSpec, ...]
+
+
+def lower(network: ImportedNetwork, target: Target) -> LoweredNetwork:
+    """Lower a network as TVM's own tuning pipeline does, weights' layout left free, and take out its tasks.
+
+    Raises:
+        NetworkError: TVM cannot lower an operator of the network.
+    """
+    try:
+        with target:
+            mod = _lowering()(fold_constant_views(network.mod))
+    except Exception as error:
+        raise NetworkError(
+            f"TVM cannot lower {network.spec.label}: {_first_line(error)}", hint="the operator or its shape is not supported"
+        ) from error
+    labels = {var.name_hint: label_of(var.name_hint, function) for var, function in mod.functions.items() if _is_tir(function)}
+    mod = canonicalise(mod)
+    return LoweredNetwork(mod, target, tuple(_iter_tasks(mod, target, labels)), network.inputs)
+
+
+def finish(mod: IRModule, target: Target) -> IRModule:
+    """After schedules are applied: fold the weights' new layouts into the constants, so that no call lays them out again.
+
+    `LiftTransformParams` is for weights that are parameters; here they are constants, and folding is enough.
+    """
+    passes = [
+        relax.transform.SplitLayoutRewritePreproc(),
+        relax.transform.FoldConstant(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(["main"]),
+    ]
+    with target:
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def canonicalise(mod: IRModule) -> IRModule:
+    """The module with every name inside its TIR functions replaced by its number.
+
+    Traces address blocks by name and the names of caches come from buffers; structural equality ignores both. Under
+    numbered names a trace of one function replays on any other that is structurally equal.
+    """
+    functions = {var: canonical_function(f) if _is_tir(f) else f for var, f in mod.functions.items()}
+    changed = mod.clone()
+    for var, function in functions.items():
+        changed.update_func(var, function)
+    return changed
+
+
+def canonical_function(function: Any) -> Any:
+    """A TIR function whose blocks, buffers and variables are named by their order; allocations in order of use."""
+    order = _buffers_by_use(function)
+    names = _Names()
+    for buffer in order:
+        names.variable(buffer)
+
+    def block(old: Any) -> Any:
+        name = old.name_hint if old.name_hint == "root" else f"block_{next(names.blocks)}"
+        allocated = sorted(old.alloc_buffers, key=names.rank)
+        fields = (old.body, old.init, allocated, old.match_buffers, old.annotations, old.span)
+        return SBlock(old.iter_vars, old.reads, old.writes, name, *fields)
+
+    renamed = tvm_ffi.structural_map(function, [(SBlock, block), (Var, names.variable)], order="post")
+    return renamed.without_attr("op_pattern")
+
+
+def label_of(name: str, function: Any) -> str:
+    """A short label for people, from the name that lowering gave a function: `conv2d+add+relu`."""
+    words = name.split("_")
+    ops: list[str] = []
+    while words:
+        n, op = next(((n, op) for n in range(min(len(words), 4), 0, -1) if (op := _operator("_".join(words[:n])))), (1, ""))
+        op = op or words[0].rstrip("0123456789")
+        words = words[n:]
+        if op not in (*ops, "fused", "tir", ""):
+            ops.append(op)
+    grouped = "group_conv2d" in function.script()
+    return "+".join("group_conv2d" if op == "conv2d" and grouped else op for op in ops)
+
+
+def fold_constant_views(mod: IRModule) -> IRModule:
+    """Reshape constants with numpy: TVM's own folding compiles and runs a function for each, seconds for a network."""
+    constant, shape = is_const(), wildcard()
+    reshape = is_op("relax.reshape")(constant, shape)
+    expand = is_op("relax.expand_dims")(constant)
+
+    def folded(call: Any, matched: Any) -> Any:
+        dims = [int(dim) for dim in call.ty.shape.values]
+        return relax.const(matched[constant].value.numpy().reshape(dims))
+
+    main = mod["main"]
+    for pattern in (reshape, expand):
+        main = rewrite_call(pattern, folded, main)
+    changed = mod.clone()
+    changed.update_func(mod.get_global_var("main"), main)
+    return changed
+
+
+class _Names:
+    """New variables for old ones, numbered in the order they are met."""
+
+    def __init__(self) -> None:
+        self.blocks = itertools.count()
+        self._renamed: dict[Any, Any] = {}
+        self._ranks: dict[Any, int] = {}
+
+    def variable(self, var: Any) -> Any:
+        """The new variable of an old one, the same at every use."""
+        new = self._renamed.get(var)
+        if new is None:
+            prefix = "buffer" if isinstance(var.ty, BufferType) else "v"
+            new = self._renamed[var] = Var(f"{prefix}_{len(self._renamed)}", var.ty)
+            self._ranks[new] = len(self._ranks)
+        return new
+
+    def rank(self, new: Any) -> int:
+        """When a new variable was met."""
+        return self._ranks[new]
+
+
+def _lowering() -> Any:
+    return tvm.transform.Sequential(
+        [
+            relax.transform.DecomposeOpsForInference(),
+            relax.transform.CanonicalizeBindings(),
+            zero_pipeline(),
+            relax.transform.AttachAttrLayoutFreeBuffers(),
+            relax.transform.DeadCodeElimination(["main"]),
+        ]
+    )
+
+
+def _buffers_by_use(function: Any) -> list[Any]:
+    """Parameters, then every other buffer in the order of its first access."""
+    buffers = dict.fromkeys(function.params)
+
+    def use(node: Any) -> None:
+        buffers.setdefault(node.buffer if isinstance(node, tirx.BufferStore) else node.source)
+
+    tvm_ffi.structural_walk(function.body, ((tirx.BufferStore, TensorLoad), use), order="post")
+    return list(buffers)
+
+
+def _iter_tasks(mod: IRModule, target: Target, labels: dict[str, str]) -> Iterator[TaskModule]:
+    """The tasks in the order of their first call; functions that are structurally equal are one task."""
+    normalise = tvm_ffi.get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
+    names: dict[Any, str] = {}
+    for name in _called(mod["main"]):
+        names.setdefault(_structure(normalise(mod[name])), name)
+    position = {name: i for i, name in enumerate(names.values())}
+    found: dict[str, TaskModule] = {}
+    extracted = [(names[_structure(t.dispatched[0])], t) for t in extract_tasks(mod, target)]
+    for name, task in sorted(extracted, key=lambda pair: position[pair[0]]):
+        module = task.dispatched[0]
+        workload = workload_of(module, labels[name])
+        if workload.key in found:
+            raise NetworkError(f"{name} and {found[workload.key].task.name} differ and have one key", hint="please report it")
+        found[workload.key] = TaskModule(Task(name, workload, int(task.weight)), module)
+    yield from found.values()
+
+
+def _structure(mod: IRModule) -> Any:
+    return tvm_ffi.StructuralKey(mod["main"])
+
+
+def _called(main: Any) -> list[str]:
+    """Names of the TIR functions that the network calls, in order, each as often as it is called."""
+    calls = [b.value for block in main.body.blocks for b in block.bindings if isinstance(b.value, Call)]
+    return [call.args[0].name_hint for call in calls if call.args and isinstance(call.args[0], GlobalVar)]
+
+
+@functools.cache
+def _operators() -> frozenset[str]:
+    return frozenset(str(name).rsplit(".", 1)[-1] for name in Op.list_op_names() if str(name).startswith("relax."))
+
+
+def _operator(word: str) -> str:
+    """The operator that a part of a function's name stands for; empty when there is none."""
+    plain = word.rstrip("0123456789")
+    return next((op for op in (word, plain) if op in _operators()), "")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _is_tir(function: Any) -> bool:
+    return isinstance(function, tirx.PrimFunc)
