@@ -1,0 +1,1 @@
+"""Stores of content-addressed bytes: the implementations of `ports.BlobStore`."""

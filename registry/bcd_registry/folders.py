@@ -1,0 +1,40 @@
+"""What the operating system says about a folder, as errors that a user can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import RegistryError, StoreDenied, StoreUnavailable
+
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
+
+
+def store_error(error: OSError, root: Path) -> RegistryError:
+    """The error to raise for a failed operation below `root`."""
+    where = error.filename or root
+    if error.errno in _DENIED:
+        return StoreDenied(f"no permission for {where}", hint=f"give this user write access to {root}, or set BCD_HOME")
+    if error.errno in _FULL:
+        return StoreUnavailable(f"no space left for {where}", hint=f"free some space, or move {root} with BCD_HOME")
+    if error.errno in _NOT_A_FOLDER:
+        return StoreUnavailable(f"{where} is in the way: not a folder", hint="move it away, or set BCD_HOME to a folder")
+    return StoreUnavailable(f"cannot use {where}: {error.strerror or error}", hint="check the file system, or set BCD_HOME")
+
+
+@contextlib.contextmanager
+def store_errors(root: Path) -> Iterator[None]:
+    """Turn any `OSError` of the block into `StoreDenied` or `StoreUnavailable`.
+
+    Raises:
+        StoreDenied: No permission.
+        StoreUnavailable: No space, or anything else.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, root) from error
