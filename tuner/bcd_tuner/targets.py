@@ -26,40 +26,9 @@ _TUNING = re.compile(
     r"|macrofusion$|branchfusion$|sbb-dep|faster-shift|64bit-mode$|32bit-mode$|16bit-mode$|nopl$|x87$|soft-float$|inline-asm|avoid-|no-false"
     r"|inefficient-|cray|prefer|harden-|retpoline|seses|lvi-|taggedglobals|tagged-globals|fuse-|disable-|zc$|zu$)"
 )
-_SYSTEM = frozenset(
-    [
-        "enqcmd",
-        "fsgsbase",
-        "fxsr",
-        "hreset",
-        "invpcid",
-        "kl",
-        "mwaitx",
-        "pconfig",
-        "pku",
-        "prefetchi",
-        "ptwrite",
-        "rdpid",
-        "rdpru",
-        "rdrnd",
-        "rdseed",
-        "serialize",
-        "sgx",
-        "shstk",
-        "tsxldtrk",
-        "uintr",
-        "usermsr",
-        "waitpkg",
-        "wbnoinvd",
-        "widekl",
-        "xsave",
-        "xsavec",
-        "xsaveopt",
-        "xsaves",
-        "clzero",
-        "cldemote",
-        "lwp",
-    ]
+_SYSTEM = re.compile(
+    r"^(enqcmd|fsgsbase|fxsr|hreset|invpcid|kl|widekl|mwaitx|pconfig|pku|prefetchi|ptwrite|rdpid|rdpru|rdrnd|rdseed|serialize|sgx"
+    r"|shstk|tsxldtrk|uintr|usermsr|waitpkg|wbnoinvd|xsave|xsavec|xsaveopt|xsaves|clzero|cldemote|lwp)$"
 )
 """Instructions that compilers never choose by themselves; virtual machines hide many of them."""
 
@@ -99,7 +68,7 @@ def isa_features(target: Target) -> tuple[str, ...]:
     if target.kind.name != "llvm":
         return ()
     features = codegen.llvm_get_cpu_features(target)
-    return tuple(sorted(f for f in map(str, features) if not _TUNING.match(f) and f not in _SYSTEM))
+    return tuple(sorted(f for f in map(str, features) if not _TUNING.match(f) and not _SYSTEM.match(f)))
 
 
 def usable_cores() -> int:
