@@ -1,0 +1,1 @@
+"""Rows in a relational database: the only place that knows SQLAlchemy and alembic."""

@@ -1,0 +1,199 @@
+"""Frozen values as rows, and rows as frozen values. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from bcd_registry.model import (
+    CostModelSnapshot,
+    Decision,
+    NetworkVersion,
+    RecordState,
+    RunSummary,
+    Task,
+    TuningRecord,
+    Workload,
+    as_tuples,
+    canonical_json,
+    digest_of,
+)
+
+Row = dict[str, Any]
+
+
+def workload_row(workload: Workload) -> Row:
+    """The row of `bcd_workloads`."""
+    return {
+        "key": workload.key,
+        "cluster": workload.cluster,
+        "anchor": workload.anchor,
+        "extents": canonical_json(workload.extents),
+        "flops": workload.flops,
+        "bytes_moved": workload.bytes_moved,
+        "op": workload.op,
+        "description": workload.description,
+    }
+
+
+def workload_of(row: RowMapping) -> Workload:
+    """The workload in the row."""
+    return Workload(
+        key=row["key"],
+        cluster=row["cluster"],
+        anchor=row["anchor"],
+        extents=tuple(json.loads(row["extents"])),
+        flops=row["flops"],
+        bytes_moved=row["bytes_moved"],
+        op=row["op"],
+        description=row["description"],
+    )
+
+
+def network_row(network: NetworkVersion) -> Row:
+    """The row of `bcd_networks`."""
+    return {
+        "name": network.name,
+        "version": network.version,
+        "source": network.source,
+        "digest": network.digest,
+        "shapes": canonical_json(dict(network.shapes)),
+        "created_at": network.created_at,
+    }
+
+
+def task_rows(network: NetworkVersion) -> list[Row]:
+    """The rows of `bcd_network_tasks`, in the order of the tasks."""
+    return [
+        {
+            "network": network.name,
+            "version": network.version,
+            "position": position,
+            "name": task.name,
+            "workload_key": task.workload.key,
+            "weight": task.weight,
+        }
+        for position, task in enumerate(network.tasks)
+    ]
+
+
+def task_of(row: RowMapping, workloads: Mapping[str, Workload]) -> Task:
+    """The task in the row."""
+    return Task(name=row["name"], workload=workloads[row["workload_key"]], weight=row["weight"])
+
+
+def network_of(row: RowMapping, tasks: tuple[Task, ...]) -> NetworkVersion:
+    """The network in the row, with its tasks."""
+    return NetworkVersion(
+        name=row["name"],
+        version=row["version"],
+        source=row["source"],
+        digest=row["digest"],
+        shapes={name: tuple(shape) for name, shape in json.loads(row["shapes"]).items()},
+        tasks=tasks,
+        created_at=row["created_at"],
+    )
+
+
+def record_row(record: TuningRecord, trace_digest: str) -> Row:
+    """The row of `bcd_records`; the trace itself is not in it."""
+    return {
+        "id": record.id,
+        "workload_key": record.workload_key,
+        "environment_key": record.environment_key,
+        "trace_digest": trace_digest,
+        "sketch": record.sketch,
+        "decisions": canonical_json(record.decisions),
+        "run_times_s": canonical_json(record.run_times_s),
+        "median_s": record.median_s,
+        "untuned_s": record.untuned_s,
+        "trials": record.trials,
+        "depth": record.depth,
+        "state": record.state.value,
+        "reason": record.reason,
+        "run_id": record.run_id,
+        "parent_id": record.parent_id,
+        "created_at": record.created_at,
+    }
+
+
+def record_of(row: RowMapping) -> tuple[TuningRecord, str]:
+    """The record in the row, without its trace, and the digest of the trace."""
+    decisions: tuple[Decision, ...] = as_tuples(json.loads(row["decisions"]))
+    record = TuningRecord(
+        workload_key=row["workload_key"],
+        environment_key=row["environment_key"],
+        trace=None,
+        sketch=row["sketch"],
+        decisions=decisions,
+        run_times_s=tuple(json.loads(row["run_times_s"])),
+        trials=row["trials"],
+        depth=row["depth"],
+        state=RecordState(row["state"]),
+        run_id=row["run_id"],
+        parent_id=row["parent_id"],
+        untuned_s=row["untuned_s"],
+        created_at=row["created_at"],
+        reason=row["reason"],
+    )
+    return record, row["trace_digest"]
+
+
+def cost_model_row(snapshot: CostModelSnapshot, booster_digest: str, samples_digest: str) -> Row:
+    """The row of `bcd_cost_models`; its id is a digest of target, bytes and metadata."""
+    metadata = canonical_json(dict(snapshot.metadata))
+    return {
+        "id": digest_of(snapshot.target, booster_digest, samples_digest, metadata),
+        "target": snapshot.target,
+        "booster_digest": booster_digest,
+        "samples_digest": samples_digest,
+        "metadata": metadata,
+        "created_at": snapshot.created_at,
+    }
+
+
+def cost_model_of(row: RowMapping) -> tuple[CostModelSnapshot, str, str]:
+    """The snapshot in the row, without its bytes, and the digests of booster and samples."""
+    snapshot = CostModelSnapshot(
+        target=row["target"],
+        booster=b"",
+        samples=b"",
+        metadata=json.loads(row["metadata"]),
+        created_at=row["created_at"],
+    )
+    return snapshot, row["booster_digest"], row["samples_digest"]
+
+
+def run_row(run: RunSummary) -> Row:
+    """The row of `bcd_runs`. A seed may have more than 64 bits, so it is text."""
+    return {
+        "id": run.id,
+        "network": run.network,
+        "version": run.version,
+        "environment_key": run.environment_key,
+        "seed": str(run.seed),
+        "trials": run.trials,
+        "tuning_s": run.tuning_s,
+        "finished": run.finished,
+        "created_at": run.created_at,
+        "report": canonical_json(run.report),
+    }
+
+
+def run_of(row: RowMapping) -> RunSummary:
+    """The run in the row."""
+    return RunSummary(
+        id=row["id"],
+        network=row["network"],
+        version=row["version"],
+        environment_key=row["environment_key"],
+        seed=int(row["seed"]),
+        trials=row["trials"],
+        tuning_s=row["tuning_s"],
+        finished=row["finished"],
+        created_at=row["created_at"],
+        report=json.loads(row["report"]),
+    )
