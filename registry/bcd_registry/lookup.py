@@ -1,0 +1,206 @@
+"""The graded lookup: what may be reused, what may be diffused from, and why it was not better. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .model import Environment, Grade, Match, Prior, RecordState, TuningRecord, Workload
+from .staleness import Difference, FieldClass, compare
+
+MAX_PRIORS = 6
+"""Most priors of one match."""
+
+MAX_OWN_PRIORS = 3
+"""Most of them that are the workload's own records."""
+
+_QUOTAS = ((), (6,), (4, 2), (3, 2, 1), (3, 1, 1, 1))
+_MAX_WORKLOADS = len(_QUOTAS) - 1
+_STATES = list(RecordState)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the catalog found, quarantined records left out.
+
+    Attributes:
+        records: In any order.
+        workloads: The workload of every record, by key.
+        environments: The environment of every record, by key.
+    """
+
+    records: Sequence[TuningRecord]
+    workloads: Mapping[str, Workload]
+    environments: Mapping[str, Environment]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A record with all that decides its rank.
+
+    Attributes:
+        relative: Its median over the best median of its workload in its environment, at least 1.
+    """
+
+    record: TuningRecord
+    workload: Workload
+    hard: tuple[Difference, ...]
+    soft: tuple[Difference, ...]
+    relative: float
+
+    @property
+    def state_rank(self) -> int:
+        return _STATES.index(self.record.state)
+
+
+@dataclass(slots=True)
+class _Index:
+    """Candidates by what they are looked up with, without those that a hard difference rules out."""
+
+    by_workload: dict[str, list[_Candidate]] = field(default_factory=dict)
+    by_cluster: dict[str, list[_Candidate]] = field(default_factory=dict)
+    by_anchor: dict[str, list[_Candidate]] = field(default_factory=dict)
+    ignored: list[_Candidate] = field(default_factory=list)
+
+    def add(self, candidate: _Candidate) -> None:
+        workload = candidate.workload
+        if candidate.hard:
+            self.ignored.append(candidate)
+            return
+        self.by_workload.setdefault(workload.key, []).append(candidate)
+        self.by_cluster.setdefault(workload.cluster, []).append(candidate)
+        self.by_anchor.setdefault(workload.anchor, []).append(candidate)
+
+
+def grade_workloads(
+    workloads: Sequence[Workload], known: Known, environment: Environment, depths: Mapping[str, int]
+) -> list[Match]:
+    """One match for each workload, in order.
+
+    Args:
+        depths: The `--trials` asked, by workload key; a workload that is not in it asks for none.
+    """
+    index = _index(known, environment)
+    return [_grade(workload, index, depths.get(workload.key, 0)) for workload in workloads]
+
+
+def _index(known: Known, environment: Environment) -> _Index:
+    index = _Index()
+    differences = {key: compare(then, environment) for key, then in known.environments.items()}
+    best: dict[tuple[str, str], float] = {}
+    for record in known.records:
+        place = (record.workload_key, record.environment_key)
+        best[place] = min(best.get(place, math.inf), record.median_s)
+    for record in known.records:
+        found = differences[record.environment_key]
+        index.add(
+            _Candidate(
+                record=record,
+                workload=known.workloads[record.workload_key],
+                hard=tuple(d for d in found if d.field_class is FieldClass.HARD),
+                soft=tuple(d for d in found if d.field_class is FieldClass.SOFT),
+                relative=record.median_s / best[record.workload_key, record.environment_key],
+            )
+        )
+    return index
+
+
+def _grade(workload: Workload, index: _Index, asked: int) -> Match:
+    own = sorted(index.by_workload.get(workload.key, ()), key=_own_order)
+    siblings = [c for c in index.by_cluster.get(workload.cluster, ()) if c.workload.key != workload.key]
+    exact = [c for c in own if c.record.state is RecordState.PUBLISHED and not c.soft and c.record.depth >= asked]
+    if exact:
+        record = min(exact, key=lambda c: (c.record.median_s, c.record.id)).record
+        return Match(workload, Grade.EXACT, record, (), _exact_reason(record, asked))
+    if own:
+        priors = _own_priors(workload, own)
+        priors += _other_priors(workload, siblings, Grade.CLUSTER, MAX_PRIORS - len(priors))
+        return Match(workload, Grade.STALE, None, priors, _stale_reason(own, asked))
+    return _grade_unknown(workload, index, siblings)
+
+
+def _grade_unknown(workload: Workload, index: _Index, siblings: list[_Candidate]) -> Match:
+    """The match of a workload without a usable record of its own."""
+    ignored = _ignored_reason(workload, index.ignored)
+    if siblings:
+        reason = f"no record of this workload; {_nearest(workload, siblings, 'sibling')}{ignored}"
+        return Match(workload, Grade.CLUSTER, None, _other_priors(workload, siblings, Grade.CLUSTER, MAX_PRIORS), reason)
+    cousins = [c for c in index.by_anchor.get(workload.anchor, ()) if c.workload.key != workload.key]
+    if cousins:
+        reason = f"no record of this workload or a sibling; {_nearest(workload, cousins, 'workload with its main block')}"
+        priors = _other_priors(workload, cousins, Grade.ANCHOR, MAX_PRIORS)
+        return Match(workload, Grade.ANCHOR, None, priors, f"{reason}{ignored}")
+    return Match(workload, Grade.COLD, None, (), f"no record of this workload, a sibling or its main block{ignored}")
+
+
+def _own_order(candidate: _Candidate) -> tuple[int, int, int, float, str]:
+    """Nearest to being exact first."""
+    record = candidate.record
+    return len(candidate.soft), -candidate.state_rank, -record.depth, candidate.relative, record.id
+
+
+def _own_priors(workload: Workload, own: Iterable[_Candidate]) -> tuple[Prior, ...]:
+    chosen = sorted(_distinct(own), key=lambda c: (len(c.soft), -c.state_rank, c.relative, c.record.id))
+    return tuple(Prior(c.record, workload, 0.0, Grade.STALE) for c in chosen[:MAX_OWN_PRIORS])
+
+
+def _other_priors(workload: Workload, candidates: Iterable[_Candidate], grade: Grade, limit: int) -> tuple[Prior, ...]:
+    """Priors of the nearest workloads: several of the nearest, fewer of the others."""
+    by_workload: dict[str, list[_Candidate]] = {}
+    for candidate in sorted(candidates, key=lambda c: (c.relative, len(c.soft), -c.state_rank, c.record.id)):
+        by_workload.setdefault(candidate.workload.key, []).append(candidate)
+    distances = {key: workload.distance(group[0].workload) for key, group in by_workload.items()}
+    nearest = sorted(by_workload, key=lambda key: (distances[key], key))[:_MAX_WORKLOADS]
+    chosen = [
+        Prior(c.record, c.workload, distances[key], grade)
+        for key, quota in zip(nearest, _QUOTAS[len(nearest)], strict=True)
+        for c in _distinct(by_workload[key])[:quota]
+    ]
+    return tuple(chosen[:limit])
+
+
+def _distinct(candidates: Iterable[_Candidate]) -> list[_Candidate]:
+    """The first candidate of each schedule: runs may have found the same one."""
+    first: dict[tuple[object, ...], _Candidate] = {}
+    for candidate in candidates:
+        first.setdefault((candidate.workload.key, candidate.record.sketch, candidate.record.decisions), candidate)
+    return list(first.values())
+
+
+def _exact_reason(record: TuningRecord, asked: int) -> str:
+    return f"published at {record.median_s * 1e3:.4g} ms, {_searched(record)}, {asked} asked"
+
+
+def _stale_reason(own: Sequence[_Candidate], asked: int) -> str:
+    nearest = own[0]
+    reasons = [difference.describe() for difference in nearest.soft]
+    if nearest.record.state is not RecordState.PUBLISHED:
+        reasons.append(f"only {nearest.record.state}, not published")
+    if nearest.record.depth < asked:
+        reasons.append(f"{_searched(nearest.record)}, {asked} asked")
+    return "; ".join(reasons)
+
+
+def _searched(record: TuningRecord) -> str:
+    if record.depth:
+        return f"searched for {record.depth} trials"
+    return f"search was cut short after {record.trials} trials"
+
+
+def _nearest(workload: Workload, candidates: Sequence[_Candidate], word: str) -> str:
+    others = {c.workload.key: c.workload for c in candidates}
+    distance = min(workload.distance(other) for other in others.values())
+    at = f"at distance {distance:.1f}" if math.isfinite(distance) else "with another number of loops"
+    noun = word if len(others) == 1 else word.replace("sibling", "siblings").replace("workload", "workloads")
+    return f"{len(others)} {noun} known, nearest {at}"
+
+
+def _ignored_reason(workload: Workload, ignored: Sequence[_Candidate]) -> str:
+    """Why records that would have helped were left out: of the nearest kind, the first one's hard differences."""
+    for name in ("key", "cluster", "anchor"):
+        found = [c for c in ignored if getattr(c.workload, name) == getattr(workload, name)]
+        if found:
+            count = "1 record" if len(found) == 1 else f"{len(found)} records"
+            return f"; {count} ignored: {', '.join(d.describe() for d in found[0].hard)}"
+    return ""
