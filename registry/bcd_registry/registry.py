@@ -1,0 +1,291 @@
+"""The registry: rows and bytes behind one facade."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from .blobs.digests import blob_digest
+from .errors import Conflict, CorruptBlob, MeasureError, NotFound, StoreDenied
+from .lookup import Known, grade_workloads
+from .model import (
+    CostModelSnapshot,
+    Environment,
+    Json,
+    Match,
+    NetworkVersion,
+    RecordState,
+    RunSummary,
+    TuningRecord,
+    Workload,
+)
+from .ports import BlobStore, Catalog
+from .traces import pack_trace, unpack_trace
+
+_LOG = logging.getLogger(__name__)
+_Dated = TypeVar("_Dated", TuningRecord, NetworkVersion, CostModelSnapshot, RunSummary)
+
+
+class Registry:
+    """What the tuner and the command line work with. Threads may share it.
+
+    Every call raises what its stores raise: `StoreUnavailable`, `StoreDenied`. An error is never turned into a miss.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        blobs: BlobStore,
+        clock: Callable[[], float] = time.time,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        """Work over the two stores.
+
+        Args:
+            clock: Unix seconds, for values that come without a time.
+            on_close: Called once by `close`, to close what the stores hold open.
+        """
+        self._catalog = catalog
+        self._blobs = blobs
+        self._clock = clock
+        self._resources = contextlib.ExitStack()
+        if on_close is not None:
+            self._resources.callback(on_close)
+
+    def close(self) -> None:
+        """Close the stores; the registry cannot be used afterwards."""
+        self._resources.close()
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def lookup(self, workloads: Sequence[Workload], environment: Environment, depths: Mapping[str, int]) -> list[Match]:
+        """One match for each workload, in order; the records in it carry their traces.
+
+        A record whose trace is missing or damaged is quarantined, and the next best takes its place.
+
+        Args:
+            depths: The `--trials` asked, by workload key.
+        """
+        known, digests = self._find(workloads)
+        traces: dict[str, Json] = {}
+        while True:
+            matches = grade_workloads(workloads, known, environment, depths)
+            bad = self._load_traces(matches, digests, traces)
+            if not bad:
+                return [_with_traces(match, traces) for match in matches]
+            self._quarantine_bad(bad)
+            known = dataclasses.replace(known, records=[r for r in known.records if r.id not in bad])
+
+    def put_environment(self, environment: Environment) -> str:
+        """Store the environment that records will refer to, and return its key."""
+        return self._catalog.put_environment(environment)
+
+    def put_workloads(self, workloads: Sequence[Workload]) -> None:
+        """Store the workloads that records will refer to."""
+        self._catalog.put_workloads(workloads)
+
+    def keep(self, records: Sequence[TuningRecord]) -> None:
+        """Store records as priors, all of them or none. Their workloads and environment must be stored.
+
+        Raises:
+            MeasureError: One has no valid latency or no trace, or claims to be published.
+            NotFound: The workload or the environment of one is not stored.
+        """
+        for record in records:
+            if record.state not in (RecordState.MEASURED, RecordState.CHECKED):
+                raise MeasureError(f"record {record.id[:12]} is {record.state}: only a measured or checked one is kept")
+        self._add(records)
+
+    def publish(self, records: Sequence[TuningRecord]) -> list[TuningRecord]:
+        """Store checked records as published, all of them or none, and return them so.
+
+        Raises:
+            MeasureError: One has no valid latency or no trace, or was not checked.
+            NotFound: The workload or the environment of one is not stored.
+        """
+        for record in records:
+            if record.state not in (RecordState.CHECKED, RecordState.PUBLISHED):
+                raise MeasureError(f"record {record.id[:12]} is {record.state}: only a checked one can be published")
+        return self._add([record.with_state(RecordState.PUBLISHED) for record in records])
+
+    def quarantine(self, ids: Sequence[str], reason: str) -> None:
+        """Serve the records no more, as results or as priors.
+
+        Raises:
+            NotFound: One of the ids is not there; then none is quarantined.
+        """
+        if ids:
+            self._catalog.set_record_states(ids, RecordState.QUARANTINED, reason)
+
+    def list_records(
+        self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
+    ) -> list[TuningRecord]:
+        """Newest first, without traces; `workload` may be a prefix of a key; quarantined ones included."""
+        return [record for record, _ in self._catalog.list_records(workload=workload, network=network, limit=limit)]
+
+    def get_record(self, id_prefix: str) -> TuningRecord:
+        """The one record whose id begins so, with its trace.
+
+        Raises:
+            NotFound: None, or more than one; or its trace is gone.
+            CorruptBlob: Its trace is damaged.
+        """
+        record, digest = self._catalog.get_record(id_prefix)
+        return dataclasses.replace(record, trace=self._load_trace(record, digest))
+
+    def get_workloads(self, keys: Sequence[str]) -> Mapping[str, Workload]:
+        """Those that are stored, by key."""
+        return self._catalog.get_workloads(keys)
+
+    def get_environment(self, key: str) -> Environment:
+        """The environment with the key.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return self._catalog.get_environment(key)
+
+    def register_network(self, network: NetworkVersion) -> None:
+        """Store a version of a network and the workloads of its tasks; replaces the version of that name."""
+        self._catalog.put_workloads([task.workload for task in network.tasks])
+        self._catalog.put_network(self._dated(network))
+
+    def list_networks(self) -> list[NetworkVersion]:
+        """Every version, by name and version."""
+        return self._catalog.list_networks()
+
+    def get_network(self, name: str, version: str) -> NetworkVersion:
+        """One version.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return self._catalog.get_network(name, version)
+
+    def add_cost_model(self, snapshot: CostModelSnapshot) -> None:
+        """Store a snapshot: its bytes, then its row."""
+        booster, samples = self._put_blob(snapshot.booster), self._put_blob(snapshot.samples)
+        self._catalog.add_cost_model(self._dated(snapshot), booster, samples)
+
+    def latest_cost_model(self, target: str) -> CostModelSnapshot | None:
+        """The newest snapshot for the target, or None.
+
+        Raises:
+            NotFound: Its bytes are gone.
+            CorruptBlob: They are damaged.
+        """
+        found = self._catalog.latest_cost_model(target)
+        if found is None:
+            return None
+        snapshot, booster, samples = found
+        return dataclasses.replace(snapshot, booster=self._blobs.get(booster), samples=self._blobs.get(samples))
+
+    def put_run(self, run: RunSummary) -> None:
+        """Store a run, or replace the one of the same id."""
+        self._catalog.put_run(self._dated(run))
+
+    def list_runs(self, *, network: str | None = None, version: str | None = None, limit: int = 20) -> list[RunSummary]:
+        """Newest first."""
+        return self._catalog.list_runs(network=network, version=version, limit=limit)
+
+    def _find(self, workloads: Sequence[Workload]) -> tuple[Known, dict[str, str]]:
+        """What the catalog knows of the workloads, and the digest of each record's trace by id."""
+        if not workloads:
+            return Known((), {}, {}), {}
+        found = self._catalog.find_records(
+            workloads=_unique(w.key for w in workloads),
+            clusters=_unique(w.cluster for w in workloads),
+            anchors=_unique(w.anchor for w in workloads),
+        )
+        records = [record for record, _ in found]
+        known = Known(
+            records=records,
+            workloads=self._catalog.get_workloads(_unique(r.workload_key for r in records)),
+            environments={key: self._catalog.get_environment(key) for key in _unique(r.environment_key for r in records)},
+        )
+        return known, {record.id: digest for record, digest in found}
+
+    def _load_traces(self, matches: Iterable[Match], digests: Mapping[str, str], traces: dict[str, Json]) -> dict[str, str]:
+        """Add the traces of all records in the matches to `traces`, by id; return why each bad one is bad."""
+        bad: dict[str, str] = {}
+        for record in _records_in(matches):
+            if record.id in traces or record.id in bad:
+                continue
+            try:
+                traces[record.id] = self._load_trace(record, digests[record.id])
+            except (CorruptBlob, NotFound) as error:
+                bad[record.id] = error.message
+        return bad
+
+    def _load_trace(self, record: TuningRecord, digest: str) -> Json:
+        return unpack_trace(self._blobs.get(digest), record.workload_key)
+
+    def _quarantine_bad(self, bad: Mapping[str, str]) -> None:
+        """Quarantine each for its own reason; one that a reader may not change is only left out this time."""
+        for record_id, reason in bad.items():
+            _LOG.warning("record %s is quarantined: %s", record_id[:12], reason)
+            try:
+                self._catalog.set_record_states([record_id], RecordState.QUARANTINED, reason)
+            except (StoreDenied, NotFound) as error:
+                _LOG.warning("record %s cannot be marked: %s", record_id[:12], error.message)
+
+    def _add(self, records: Sequence[TuningRecord]) -> list[TuningRecord]:
+        """Blobs first, then all rows in one transaction."""
+        for record in records:
+            _require_usable(record)
+        dated = [self._dated(record) for record in records]
+        digests = [self._put_blob(pack_trace(record.workload_key, record.trace)) for record in dated]
+        self._catalog.add_records(dated, digests)
+        return dated
+
+    def _put_blob(self, data: bytes) -> str:
+        """Store the bytes; the right ones take the place of damaged ones."""
+        try:
+            return self._blobs.put(data)
+        except Conflict as error:
+            _LOG.warning("%s; replaced", error.message)
+            self._blobs.delete(blob_digest(data))
+            return self._blobs.put(data)
+
+    def _dated(self, value: _Dated) -> _Dated:
+        return value if value.created_at else dataclasses.replace(value, created_at=self._clock())
+
+
+def _require_usable(record: TuningRecord) -> None:
+    times = record.run_times_s
+    if not times or not all(math.isfinite(t) and t > 0 for t in times):
+        raise MeasureError(f"record {record.id[:12]} has no valid latency: {times!r}")
+    if record.trace is None:
+        raise MeasureError(f"record {record.id[:12]} has no trace", hint="`Registry.get_record` loads it")
+
+
+def _records_in(matches: Iterable[Match]) -> Iterator[TuningRecord]:
+    for match in matches:
+        if match.record is not None:
+            yield match.record
+        yield from (prior.record for prior in match.priors)
+
+
+def _with_traces(match: Match, traces: Mapping[str, Json]) -> Match:
+    def loaded(record: TuningRecord) -> TuningRecord:
+        return dataclasses.replace(record, trace=traces[record.id])
+
+    return dataclasses.replace(
+        match,
+        record=None if match.record is None else loaded(match.record),
+        priors=tuple(dataclasses.replace(prior, record=loaded(prior.record)) for prior in match.priors),
+    )
+
+
+def _unique(keys: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(keys))
