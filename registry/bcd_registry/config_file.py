@@ -1,0 +1,160 @@
+"""What a `bcd-registry.toml` may hold, and where it is wrong. Pure: the text comes from `settings`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
+
+from .errors import ConfigError
+
+FILE_NAME = "bcd-registry.toml"
+"""Looked for in the current folder and those above it."""
+
+Positive = Annotated[int, Field(strict=True, gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Words = Annotated[str, StringConstraints(strict=True, min_length=1)]
+Shapes = dict[str, tuple[Positive, ...]]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DefaultsTable(_Table):
+    """`[defaults]`: for every network that says nothing else."""
+
+    trials: Positive = 32
+    time_budget_s: Seconds | None = None
+    target: Words = "native"
+
+
+class NetworkTable(_Table):
+    """`[networks.LABEL]`: one version of a network."""
+
+    source: Words
+    name: Words | None = None
+    version: str = ""
+    shapes: Shapes = Field(default_factory=dict)
+    dtypes: dict[str, Words] = Field(default_factory=dict)
+    trials: Positive | None = None
+    time_budget_s: Seconds | None = None
+    target: Words | None = None
+
+
+class ConfigFile(_Table):
+    """The whole file."""
+
+    home: Words | None = None
+    registry: bool | None = None
+    mlflow_tracking_uri: Words | None = None
+    workers: Positive | None = None
+    defaults: DefaultsTable = DefaultsTable()
+    networks: dict[str, NetworkTable] = Field(default_factory=dict)
+
+
+def parse_config(text: str, path: Path) -> ConfigFile:
+    """The file's content.
+
+    Raises:
+        ConfigError: It is not TOML, or has a key or a value that it may not have.
+    """
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _broken(text, path, error) from error
+    try:
+        return ConfigFile.model_validate(content)
+    except ValidationError as error:
+        raise _invalid(text, path, error.errors()[0]) from error
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that names what was probably meant, or else all that is known; empty when nothing is."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"known: {', '.join(names)}" if names else ""
+
+
+def describe_problem(error: ErrorDetails) -> str:
+    """What is wrong with a value, with the value."""
+    if error["type"] == "missing":
+        return "is missing"
+    message = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return f"= {error['input']!r} {message[:1].lower()}{message[1:]}"
+
+
+def _broken(text: str, path: Path, error: tomllib.TOMLDecodeError) -> ConfigError:
+    message = str(error)
+    place = re.search(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$", message)
+    if place is None:
+        return ConfigError(f"{path}: {message}")
+    line = int(place[1]) if place[1] else len(text.splitlines())
+    return ConfigError(f"{path}:{line}: {message[: place.start()]}", hint="correct the line; the file is TOML")
+
+
+def _invalid(text: str, path: Path, error: ErrorDetails) -> ConfigError:
+    place = error["loc"]
+    where = f"{path}:{_line_of(text, place)}"
+    if error["type"] == "extra_forbidden":
+        known = _tables_at(place[:-1]).model_fields
+        return ConfigError(f"{where}: unknown key {_dotted(place)!r}", hint=nearest(str(place[-1]), known))
+    return ConfigError(f"{where}: {_dotted(place)} {describe_problem(error)}", hint=_hint_for(place))
+
+
+def _tables_at(place: tuple[int | str, ...]) -> type[_Table]:
+    """The table that the keys lead to."""
+    if not place:
+        return ConfigFile
+    return DefaultsTable if place[0] == "defaults" else NetworkTable
+
+
+def _hint_for(place: tuple[int | str, ...]) -> str:
+    if "shapes" in place:
+        return "a shape is a list of positive integers, for example `shapes = { input = [1, 3, 48, 320] }`"
+    if place[-1] == "source":
+        return "`source` is a path to an .onnx or .pt2 file, or `package:IMPORT_NAME/path/in/package.onnx`"
+    return ""
+
+
+def _dotted(place: Iterable[int | str]) -> str:
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _line_of(text: str, place: tuple[int | str, ...]) -> int:
+    """The line of the deepest key of the place that begins a line; 1 when none does."""
+    names = [part for part in place if isinstance(part, str)]
+    lines = _key_lines(text)
+    for depth in range(len(names), 0, -1):
+        if tuple(names[:depth]) in lines:
+            return lines[tuple(names[:depth])]
+    return 1
+
+
+def _key_lines(text: str) -> Mapping[tuple[str, ...], int]:
+    """Where tables and plain keys begin. Good enough to point at a line; keys within inline tables are not seen."""
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+([^\]]+)\]", line):
+            table = _key_parts(header[1])
+            lines.setdefault(table, number)
+        elif key := re.match(r"\s*([\w\"'.\- ]+?)\s*=", line):
+            lines.setdefault((*table, *_key_parts(key[1])), number)
+    return lines
+
+
+def _key_parts(key: str) -> tuple[str, ...]:
+    quoted_or_bare: list[Any] = re.findall(r"\"([^\"]*)\"|'([^']*)'|([\w-]+)", key)
+    return tuple("".join(parts) for parts in quoted_or_bare)
