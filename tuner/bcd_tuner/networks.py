@@ -6,6 +6,7 @@ Imported networks have fixed shapes and their parameters bound as constants.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import io
 import logging
@@ -248,11 +249,11 @@ def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
             try:
                 onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
                 return onnx.load(options.optimized_model_filepath)
-            except Exception as error:  # TVM may still import what onnxruntime refuses, and says better what is wrong
+            except Exception as error:  # noqa: BLE001  # TVM may import what onnxruntime refuses, and says better what is wrong
                 _LOG.debug("onnxruntime cannot simplify the model: %s", error)
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         _LOG.debug("onnx cannot infer the model's shapes: %s", error)
         return model
 
@@ -272,7 +273,7 @@ def _inputs_of(mod: IRModule, names: list[str]) -> tuple[InputSpec, ...]:
 def _import_torch(path: Path, spec: NetworkSpec) -> tuple[IRModule, tuple[InputSpec, ...]]:
     """An exported torch program; torch is imported here alone, since it is an extra and slow to import."""
     try:
-        import torch
+        torch: Any = importlib.import_module("torch")
         from tvm.relax.frontend.torch import from_exported_program
     except ImportError as error:
         raise NetworkError(f"{path.name} needs torch", hint="pip install 'bcd-registry[torch]'") from error

@@ -17,22 +17,19 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Call, GlobalVar, IRModule, Op, StringImm, TensorLoad, TensorRegion, Var
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 from tvm.tirx.buffer import BufferType
 
 from bcd_registry.errors import NetworkError
 from bcd_registry.model import KEY_SCHEME, Json, Workload, canonical_json, digest_of
 
+_BINARY = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
+    *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or),
+    *(tirx.expr.LShift, tirx.expr.RShift, tirx.expr.BitwiseAnd, tirx.expr.BitwiseOr, tirx.expr.BitwiseXor),
+)
 _OPERANDS: dict[type, tuple[str, ...]] = {
-    **{
-        kind: ("a", "b")
-        for kind in (
-            *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
-            *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or),
-            *(tirx.expr.LShift, tirx.expr.RShift),
-            *(tirx.expr.BitwiseAnd, tirx.expr.BitwiseOr, tirx.expr.BitwiseXor),
-        )
-    },
+    **dict.fromkeys(_BINARY, ("a", "b")),
     tirx.Not: ("a",),
     tirx.expr.BitwiseNot: ("a",),
     tirx.Select: ("condition", "true_value", "false_value"),
@@ -318,9 +315,8 @@ def _extents(node: Json) -> Iterator[int]:
     """Extents of the blocks' iterators, and of the loops that no block is bound to, in order."""
     if not isinstance(node, list) or not node:
         return
-    if node[0] == "iter" and node[4][0] == "i":
-        yield node[4][2]
-    elif node[0] == "for" and node[4][0] == "i" and next(_nodes(node, "block"), None) is None:
+    unbound = node[0] == "for" and next(_nodes(node, "block"), None) is None
+    if (node[0] == "iter" or unbound) and node[4][0] == "i":
         yield node[4][2]
     for child in node:
         yield from _extents(child)
@@ -367,4 +363,4 @@ def _main_block(body: Json) -> int:
 def _n_bytes(buffer: Json) -> int:
     """Bytes of a buffer of constant shape."""
     bits = int("".join(c for c in buffer[1].split("x")[0] if c.isdigit()) or 8)
-    return math.prod(dim[2] for dim in buffer[2][1:]) * max(bits, 8) // 8
+    return math.prod(int(dim[2]) for dim in buffer[2][1:]) * max(bits, 8) // 8
