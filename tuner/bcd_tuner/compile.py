@@ -1,0 +1,143 @@
+"""Schedules applied to a network, compiled, verified against the untuned program, and timed beside it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.s_tir import Schedule
+from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+from tvm.s_tir.meta_schedule.database import MemoryDatabase, TuningRecord
+
+from bcd_registry.errors import MeasureError
+
+from .tasks import LoweredNetwork, finish
+from .worker_checks import difference
+
+_TARGET_S = 1.5
+_MIN_RUNS, _MAX_RUNS = 7, 300
+_WARM_UP_S = 0.3
+
+Arrays = Sequence[NDArray[Any]]
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledNetwork:
+    """A network that runs on this machine's CPU."""
+
+    executable: Any
+    machine: relax.VirtualMachine
+
+    def __call__(self, inputs: Arrays) -> list[NDArray[Any]]:
+        """Outputs in order, as numpy arrays."""
+        outputs = self.machine["main"](*(tvm.runtime.tensor(x) for x in inputs))
+        return (
+            [o.numpy() for o in outputs] if hasattr(outputs, "__len__") and not hasattr(outputs, "numpy") else [outputs.numpy()]
+        )
+
+    def bind(self, inputs: Arrays) -> Call:
+        """A call on inputs that are already on the device, for timing."""
+        function, tensors = self.machine["main"], [tvm.runtime.tensor(x) for x in inputs]
+        return lambda: function(*tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCheck:
+    """A tuned network beside the untuned one, on the same inputs in the same minutes.
+
+    Attributes:
+        equal: Every output is within the tolerance of its dtype.
+        worst: The largest difference, for people.
+        untuned_s: Seconds of each run; the runs of the three alternate.
+        onnxruntime_s: Empty when it is not there.
+    """
+
+    equal: bool
+    worst: str
+    untuned_s: tuple[float, ...]
+    tuned_s: tuple[float, ...]
+    onnxruntime_s: tuple[float, ...]
+
+
+def apply_schedules(lowered: LoweredNetwork, schedules: Mapping[str, Schedule]) -> Any:
+    """The network's module with the tasks of the given workload keys scheduled."""
+    database = MemoryDatabase()
+    for item in lowered.tasks:
+        schedule = schedules.get(item.task.workload.key)
+        if schedule is not None:
+            workload = database.commit_workload(item.mod)
+            arguments = ArgInfo.from_entry_func(item.mod, remove_preproc=True)
+            database.commit_tuning_record(TuningRecord(schedule.trace, workload, [1.0], lowered.target, arguments))
+    with lowered.target, database, tvm.transform.PassContext(opt_level=3):
+        return relax.transform.MetaScheduleApplyDatabase()(lowered.mod)
+
+
+def compile_network(lowered: LoweredNetwork, schedules: Mapping[str, Schedule]) -> CompiledNetwork:
+    """Apply, fold the weights' layouts, compile.
+
+    Raises:
+        MeasureError: TVM cannot compile it.
+    """
+    try:
+        mod = finish(apply_schedules(lowered, schedules), lowered.target)
+        executable = tvm.compile(mod, target=lowered.target)
+    except (tvm.error.TVMError, ValueError, TypeError) as error:
+        raise MeasureError(f"the network does not compile: {str(error).strip().splitlines()[-1][:200]}") from error
+    return CompiledNetwork(executable, relax.VirtualMachine(executable, tvm.cpu()))
+
+
+def compile_both(lowered: LoweredNetwork, schedules: Mapping[str, Schedule]) -> tuple[CompiledNetwork, CompiledNetwork]:
+    """The untuned and the tuned network, compiled side by side on two threads."""
+    with ThreadPoolExecutor(2) as executor:
+        untuned = executor.submit(compile_network, lowered, {})
+        tuned = executor.submit(compile_network, lowered, schedules) if schedules else untuned
+        return untuned.result(), tuned.result()
+
+
+def check_network(untuned: CompiledNetwork, tuned: CompiledNetwork, inputs: Arrays, onnxruntime: Call | None) -> NetworkCheck:
+    """Compare the outputs, then time all of them in turns."""
+    outputs = difference(untuned(inputs), tuned(inputs))
+    calls = [untuned.bind(inputs), tuned.bind(inputs), *([onnxruntime] if onnxruntime else [])]
+    times = time_in_turns(calls)
+    worst = outputs.error or f"largest difference {outputs.max_abs_error:.2g}"
+    return NetworkCheck(outputs.equal, worst, times[0], times[1], times[2] if onnxruntime else ())
+
+
+def time_in_turns(calls: Sequence[Call], target_s: float = _TARGET_S) -> list[tuple[float, ...]]:
+    """Seconds of each run of each call. They take turns run by run, so that whatever disturbs one disturbs all.
+
+    Each gets a warm-up, then as many turns as fit into `target_s` for each call, at least 7.
+    """
+    once = [_warm_up(call) for call in calls]
+    n_turns = max(_MIN_RUNS, min(_MAX_RUNS, math.ceil(target_s * len(calls) / sum(once))))
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(n_turns):
+        for call, runs in zip(calls, times, strict=True):
+            call()  # the others' data have filled the caches; a deployed network runs after itself
+            began = time.perf_counter()
+            call()
+            runs.append(time.perf_counter() - began)
+    return [tuple(runs) for runs in times]
+
+
+def _warm_up(call: Call) -> float:
+    began, runs = time.perf_counter(), 0
+    while (spent := time.perf_counter() - began) < _WARM_UP_S or runs < 2:
+        call()
+        runs += 1
+    return spent / runs
+
+
+def spread(runs: Sequence[float]) -> tuple[float, float]:
+    """10th and 90th percentile."""
+    low, high = np.percentile(np.asarray(runs), [10, 90])
+    return float(low), float(high)

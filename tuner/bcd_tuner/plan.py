@@ -1,0 +1,128 @@
+"""Lookups become work: what is reused, what is diffused, what is searched, and how many trials each gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bcd_registry.model import Grade, Match, Prior, PriorSource, RecordState, RunSummary, Task
+
+from .clustering import group_by_cluster, heavy_tasks, representative
+from .report import Plan, TaskPlan
+
+UNTUNED_SKETCH = "untuned"
+"""The sketch of a record that says: searched, and nothing was faster than the untuned program."""
+
+_SHARE_OF_DEPTH: Mapping[Grade, float] = {
+    Grade.EXACT: 0.0,
+    Grade.STALE: 0.25,
+    Grade.CLUSTER: 0.5,
+    Grade.ANCHOR: 0.75,
+    Grade.COLD: 1.0,
+}
+_LIGHT_SHARE = 0.25
+_MIN_TRIALS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """A task with what the registry knows and what the run will do.
+
+    Attributes:
+        depth: Trials that a search from nothing would get; what EXACT is judged by.
+        trials: Trials granted.
+        waits_for: Workload key of the representative whose result is diffused into this one; None to begin at once.
+    """
+
+    task: Task
+    match: Match
+    depth: int
+    trials: int
+    prior: PriorSource
+    waits_for: str | None
+
+    @property
+    def spent(self) -> int:
+        """Trials that earlier runs spent on this very workload in a search that did not come to its end."""
+        return _spent(self.match)
+
+    @property
+    def priors(self) -> tuple[Prior, ...]:
+        """Records that can be diffused from: those that say "untuned" have nothing to give."""
+        return tuple(p for p in self.match.priors if p.record.sketch != UNTUNED_SKETCH)
+
+
+def depths_of(tasks: Sequence[Task], trials: int) -> dict[str, int]:
+    """Trials for each task if it were searched from nothing, by workload key.
+
+    Those that make up 90% of the expected untuned time get `trials`, the others a quarter of that. The expectation is made from
+    operation counts, so the same network gets the same depths on every run and machine.
+    """
+    heavy = heavy_tasks(tasks)
+    light = min(trials, max(_MIN_TRIALS, math.ceil(trials * _LIGHT_SHARE)))
+    return {t.workload.key: trials if t.workload.key in heavy else light for t in tasks}
+
+
+def plan_tasks(tasks: Sequence[Task], matches: Sequence[Match], depths: Mapping[str, int]) -> list[PlannedTask]:
+    """Grant trials by grade, and let the siblings of a cold cluster wait for their representative."""
+    planned = [_plan_known(task, match, depths[task.workload.key]) for task, match in zip(tasks, matches, strict=True)]
+    cold = [p for p in planned if p.match.grade in (Grade.COLD, Grade.ANCHOR)]
+    leaders = {c: representative(members).workload.key for c, members in group_by_cluster(p.task for p in cold).items()}
+    return [_plan_sibling(p, leaders.get(p.task.workload.cluster)) for p in planned]
+
+
+def _plan_known(task: Task, match: Match, depth: int) -> PlannedTask:
+    trials = 0
+    if match.grade is not Grade.EXACT:
+        trials = max(_MIN_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
+        trials = min(depth, max(trials, depth - _spent(match)) if _spent(match) else trials)
+    found = match.grade in (Grade.EXACT, Grade.STALE, Grade.CLUSTER, Grade.ANCHOR)
+    return PlannedTask(task, match, depth, trials, PriorSource.REGISTRY if found else PriorSource.NONE, None)
+
+
+def _spent(match: Match) -> int:
+    """Trials that an unfinished search of this very workload spent already; 0 when there was none."""
+    own = [p.record for p in match.priors if p.grade is Grade.STALE and p.record.workload_key == match.workload.key]
+    return max((r.trials for r in own if r.depth == 0 or r.state is RecordState.MEASURED), default=0)
+
+
+def _plan_sibling(planned: PlannedTask, leader: str | None) -> PlannedTask:
+    if leader is None or leader == planned.task.workload.key or planned.match.grade not in (Grade.COLD, Grade.ANCHOR):
+        return planned
+    trials = min(planned.depth, max(_MIN_TRIALS, math.ceil(planned.depth * _SHARE_OF_DEPTH[Grade.CLUSTER])))
+    source = PriorSource.RUN if planned.match.grade is Grade.COLD else planned.prior
+    return dataclasses.replace(planned, trials=trials, prior=source, waits_for=leader)
+
+
+def seconds_a_trial(runs: Sequence[RunSummary]) -> tuple[float | None, str]:
+    """What a trial cost in earlier runs, seconds, and where the figure comes from."""
+    costly = [run for run in runs if run.trials >= 8]
+    if not costly:
+        return None, "no earlier run to go by"
+    trials, seconds = sum(r.trials for r in costly), sum(r.tuning_s for r in costly)
+    names = sorted({f"{r.network} {r.version}".strip() for r in costly})
+    return seconds / trials, f"{seconds / trials:.2f} s a trial over {trials} trials of {', '.join(names)}"
+
+
+def expectation(network: str, version: str, target: str, planned: Sequence[PlannedTask], runs: Sequence[RunSummary]) -> Plan:
+    """The plan as people and scripts see it."""
+    cost, basis = seconds_a_trial(runs)
+    rows = tuple(
+        TaskPlan(
+            name=p.task.name,
+            op=p.task.workload.op,
+            workload_key=p.task.workload.key,
+            cluster=p.task.workload.cluster,
+            weight=p.task.weight,
+            grade=p.match.grade,
+            prior=p.prior,
+            trials=p.trials,
+            seconds=None if cost is None else cost * p.trials,
+            known_ms=p.match.record.median_s * 1e3 if p.match.record else None,
+            note=p.match.reason,
+        )
+        for p in planned
+    )
+    return Plan(network, version, target, rows, cost, basis)

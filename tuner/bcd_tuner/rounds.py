@@ -1,0 +1,289 @@
+"""The tuning of one run: rounds of candidates, task by task, built and measured, kept in the registry as they come."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm.s_tir.meta_schedule import TuneContext
+from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+from tvm.target import Target
+
+from bcd_registry.errors import BcdError
+from bcd_registry.model import Decision, Grade, Json, Prior, RecordState, TuningRecord
+from bcd_registry.registry import Registry
+
+from .cost_model import candidate_features
+from .latency_model import LatencyModel
+from .plan import UNTUNED_SKETCH
+from .replay import trace_as_json
+from .report import CurvePoint, TimeSplit
+from .scheduling import Schedule, TaskRun
+from .search import Candidate, SearchPolicy, TaskSearch
+from .worker_jobs import ArgInfo as ArgInfoPair
+from .worker_process import JobError
+from .workers import BuildJob, RunJob, WarmPool, args_of
+
+ROUND = 16
+"""Candidates measured in a round at most."""
+
+KEPT_A_ROUND = 3
+"""Records that each round adds to the registry: its best."""
+
+_CUTOFF = 6.0
+_SEED_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round as the run's observer sees it.
+
+    Attributes:
+        seconds: Seconds of tuning so far.
+        trials: Trials so far.
+        best_s: Latency in use of every task after it, by workload key; None where nothing was measured.
+    """
+
+    task: TaskRun
+    seconds: float
+    trials: int
+    trials_left: int
+    best_s: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every round needs and nobody changes.
+
+    Attributes:
+        keep: Whether records go to the registry while the run goes on.
+        stop_at: Value of `clock` after which no round begins; infinite without a time budget.
+    """
+
+    target: Target
+    registry: Registry
+    pool: WarmPool
+    model: LatencyModel
+    executor: Executor
+    environment_key: str
+    run_id: str
+    seed: int
+    threads: int
+    stop_at: float
+    clock: Callable[[], float] = time.monotonic
+
+
+class Tuning:
+    """Owns the loop over the tasks of a run.
+
+    Attributes:
+        steps: Every round so far, for the curve.
+        trials: Candidates measured so far, failures included.
+        first_candidate_at: `clock` when the first candidate had been measured.
+        notes: Warnings for people.
+        cut_short: The time budget ended it.
+    """
+
+    def __init__(self, runs: Sequence[TaskRun], around: Surroundings, policy: SearchPolicy | None = None) -> None:
+        self.steps: list[Step] = []
+        self.trials = 0
+        self.first_candidate_at: float | None = None
+        self.notes: list[str] = []
+        self.cut_short = False
+        self._runs, self._around, self._policy = list(runs), around, policy
+        self._schedule = Schedule(runs)
+        self._began = around.clock()
+        self._search_s = 0.0
+        self._by_key = {run.key: run for run in runs}
+
+    def run(self, observe: Callable[[Step], None]) -> None:
+        """Round after round until nothing is granted any more or the time is up. Ctrl-C may stop it between any two lines."""
+        while (task := self._schedule.next_task()) is not None:
+            if self._around.clock() >= self._around.stop_at:
+                self.cut_short = True
+                return
+            began = self._around.clock()
+            self._round(task)
+            task.seconds += self._around.clock() - began
+            step = self._step(task)
+            self.steps.append(step)
+            observe(step)
+
+    def time_split(self) -> TimeSplit:
+        """Where the seconds since the start went; the four parts add up to them."""
+        total = self._around.clock() - self._began
+        build, run = self._around.pool.counters.build_s, self._around.pool.counters.run_s
+        return TimeSplit(search=self._search_s, build=build, run=run, other=max(0.0, total - self._search_s - build - run))
+
+    def curve(self, untuned_s: Callable[[TaskRun], float]) -> list[CurvePoint]:
+        """The tuning curve, once the untuned latency of every task is known.
+
+        Args:
+            untuned_s: Latency of a task before anything was measured for it in this run, seconds.
+        """
+
+        def point(seconds: float, trials: int, best_s: dict[str, float | None]) -> CurvePoint:
+            total = sum(run.weight * (best_s.get(run.key) or untuned_s(run)) for run in self._runs)
+            return CurvePoint(seconds, trials, total * 1e3)
+
+        return [point(0.0, 0, {}), *(point(step.seconds, step.trials, step.best_s) for step in self.steps)]
+
+    def _step(self, task: TaskRun) -> Step:
+        seconds = self._around.clock() - self._began
+        return Step(task, seconds, self.trials, self._schedule.trials_left, {run.key: run.best_s for run in self._runs})
+
+    def _round(self, task: TaskRun) -> None:
+        began = self._around.clock()
+        first = task.search is None
+        search = self._prepare(task)
+        if search is None:
+            task.finished = True
+            return
+        wanted = min(ROUND, task.left)
+        candidates = search.next_round(wanted, lambda measure: self._score(task, measure))
+        self._search_s += self._around.clock() - began
+        if not candidates:
+            task.finished = True
+            return
+        before = task.best_s
+        self._measure(task, candidates, with_untuned=first and task.untuned_s is None)
+        began = self._around.clock()
+        search.tell(candidates, [c.latency_s if c.latency_s is not None else math.inf for c in candidates])
+        features = candidate_features(task.context, [c.measure_candidate() for c in candidates])
+        self._around.model.update(
+            features, [c.latency_s or math.inf for c in candidates], task.key, task.planned.task.workload.cluster
+        )
+        self._search_s += self._around.clock() - began
+        task.trials += len(candidates)
+        self.trials += len(candidates)
+        task.after_round(before or task.untuned_s)
+        task.finished = task.finished or len(candidates) < wanted
+        self._keep(task, candidates)
+
+    def _prepare(self, task: TaskRun) -> TaskSearch | None:
+        """The task's search, begun on its first round; None when TVM cannot make a design space for it."""
+        if task.search is not None:
+            return task.search
+        try:
+            task.context = TuneContext(
+                mod=task.mod,
+                target=self._around.target,
+                space_generator="post-order-apply",
+                task_name=task.planned.task.name,
+                rand_state=1 + self._task_seed(task) % (2**31 - 2),
+                num_threads=self._around.threads,
+            )
+            spaces = task.context.generate_design_space()
+        except Exception as error:  # TVM raises what its C++ does; a task without a design space stays untuned
+            task.notes.append(f"no design space: {str(error).strip().splitlines()[-1][:120]}")
+            return None
+        task.search = TaskSearch(
+            task.mod,
+            list(spaces),
+            list(task.context.space_generator.postprocs),
+            priors=[*task.planned.priors, *self._priors_from_leader(task)],
+            rng=np.random.default_rng(self._task_seed(task)),
+            policy=self._policy,
+            executor=self._around.executor,
+        )
+        return task.search
+
+    def _task_seed(self, task: TaskRun) -> int:
+        """The run's seed and the workload, so that no task's search depends on the order of the others."""
+        return int(task.key[:_SEED_BYTES], 16) ^ (self._around.seed << 4 * _SEED_BYTES)
+
+    def _priors_from_leader(self, task: TaskRun) -> list[Prior]:
+        """The best of the task's representative, measured in this run."""
+        leader = self._by_key.get(task.planned.waits_for or "")
+        if leader is None or leader.search is None:
+            return []
+        workload = leader.planned.task.workload
+        distance = workload.distance(task.planned.task.workload)
+        measured = (c for c in leader.search.measured if c.latency_s is not None and math.isfinite(c.latency_s))
+        best = sorted(measured, key=lambda c: c.latency_s or 0.0)[:4]
+        return [Prior(self.record(leader, c), workload, distance, Grade.CLUSTER) for c in best]
+
+    def _score(self, task: TaskRun, measure: Sequence[Any]) -> Any:
+        if not measure or len(self._around.model.samples) == 0:
+            return None
+        return self._around.model.predict(candidate_features(task.context, measure), task.planned.task.workload.cluster)
+
+    def _measure(self, task: TaskRun, candidates: Sequence[Candidate], *, with_untuned: bool) -> None:
+        """Build all, then run one after the other; the untuned program goes along in a task's first round."""
+        measures = [c.measure_candidate() for c in candidates]
+        modules = [m.sch.mod for m in measures]
+        arguments = [args_of(m.args_info) for m in measures]
+        if with_untuned:
+            modules.append(task.mod)
+            arguments.append(args_of(ArgInfo.from_entry_func(task.mod, remove_preproc=True)))
+        times = self._time(modules, arguments, _CUTOFF * task.best_s if task.best_s else None)
+        if with_untuned and times[-1]:
+            task.untuned_s = statistics.median(times[-1])
+        for candidate, measured in zip(candidates, times, strict=False):
+            candidate.run_times_s = measured
+            candidate.latency_s = statistics.median(measured) if measured else math.inf
+
+    def _time(
+        self, modules: Sequence[Any], arguments: Sequence[tuple[ArgInfoPair, ...]], cutoff_s: float | None
+    ) -> list[tuple[float, ...]]:
+        """Seconds of every timed run of each module; empty for one that failed to build or to run."""
+        artifacts = self._around.pool.build([BuildJob(mod) for mod in modules])
+        built = [i for i, artifact in enumerate(artifacts) if isinstance(artifact, str)]
+        jobs = [RunJob(str(artifacts[i]), arguments[i]) for i in built]
+        times: list[tuple[float, ...]] = [()] * len(modules)
+        for i, result in zip(built, self._around.pool.run(jobs, cutoff_s), strict=True):
+            if not isinstance(result, JobError):
+                times[i] = result
+        if self.first_candidate_at is None and any(times):
+            self.first_candidate_at = self._around.clock()
+        return times
+
+    def _keep(self, task: TaskRun, candidates: Sequence[Candidate]) -> None:
+        """Give the round's best to the registry as priors. A registry that fails now is reported once and tuning goes on."""
+        good = sorted((c for c in candidates if c.run_times_s), key=lambda c: c.latency_s or 0.0)[:KEPT_A_ROUND]
+        try:
+            self._around.registry.keep([self.record(task, c) for c in good])
+        except BcdError as error:
+            if error.message not in self.notes:
+                self.notes.append(error.message)
+
+    def untuned_record(self, task: TaskRun) -> TuningRecord:
+        """The record that says: searched, and the untuned program stays."""
+        assert task.untuned_s is not None
+        return self._fill(task, [], UNTUNED_SKETCH, (), (task.untuned_s,), None)
+
+    def record(self, task: TaskRun, candidate: Candidate) -> TuningRecord:
+        """The record of a measured candidate, as the registry keeps it."""
+        trace = trace_as_json(candidate.schedule)
+        return self._fill(task, trace, candidate.sketch, candidate.decisions, candidate.run_times_s, candidate.parent_id)
+
+    def _fill(
+        self,
+        task: TaskRun,
+        trace: Json,
+        sketch: str,
+        decisions: tuple[Decision, ...],
+        run_times_s: tuple[float, ...],
+        parent_id: str | None,
+    ) -> TuningRecord:
+        return TuningRecord(
+            workload_key=task.key,
+            environment_key=self._around.environment_key,
+            trace=trace,
+            sketch=sketch,
+            decisions=decisions,
+            run_times_s=run_times_s,
+            trials=task.planned.spent + task.trials,
+            depth=0,
+            state=RecordState.MEASURED,
+            run_id=self._around.run_id,
+            parent_id=parent_id,
+            untuned_s=task.untuned_s,
+            created_at=time.time(),
+        )

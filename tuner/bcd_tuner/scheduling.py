@@ -1,0 +1,134 @@
+"""Which task comes next: representatives before their siblings, then whichever promises to save the most."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bcd_registry.model import Grade, RecordState, TuningRecord
+
+from .clustering import expected_untuned_s
+from .plan import PlannedTask
+from .search import Candidate, TaskSearch
+
+_FIRST_PROMISE: Mapping[Grade, float] = {
+    Grade.EXACT: 0.0,
+    Grade.STALE: 0.15,
+    Grade.CLUSTER: 0.9,
+    Grade.ANCHOR: 0.9,
+    Grade.COLD: 0.9,
+}
+_LEAST_PROMISE = 0.01
+_SIBLING_SHARE = 0.5
+
+
+@dataclass(slots=True)
+class TaskRun:
+    """A task in the run: what was planned, and what has become of it.
+
+    Attributes:
+        mod: The task's module, one PrimFunc named main.
+        search: None before its first round, and for a task that is reused.
+        trials: Trials used in this run.
+        seconds: Tuning seconds used in this run.
+        untuned_s: Measured latency of the untuned program, seconds.
+        promise: Share of its latency that the next round is expected to save.
+        finished: Nothing more is to be searched: the trials are spent or the space is exhausted.
+        record: The record that is used at the end; None for the untuned program.
+        records: Ids by candidate, of those that were kept.
+    """
+
+    planned: PlannedTask
+    mod: Any
+    search: TaskSearch | None = None
+    context: Any = None
+    trials: int = 0
+    seconds: float = 0.0
+    untuned_s: float | None = None
+    promise: float = 0.0
+    finished: bool = False
+    record: TuningRecord | None = None
+    checked: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """The workload key."""
+        return self.planned.task.workload.key
+
+    @property
+    def weight(self) -> int:
+        """How many times the network calls it."""
+        return self.planned.task.weight
+
+    @property
+    def left(self) -> int:
+        """Trials granted and not used."""
+        return 0 if self.finished else max(0, self.planned.trials - self.trials)
+
+    @property
+    def best(self) -> Candidate | None:
+        """The fastest candidate of this run."""
+        return self.search.best if self.search else None
+
+    @property
+    def best_s(self) -> float | None:
+        """The best latency known, seconds: measured in this run, or reused, or untuned."""
+        known = [self.untuned_s, self.best.latency_s if self.best else None]
+        if self.record is not None and self.record.state is RecordState.PUBLISHED:
+            known.append(self.record.median_s)
+        return min((latency for latency in known if latency is not None), default=None)
+
+    def after_round(self, before_s: float | None) -> None:
+        """Adapt the promise to what the last round saved."""
+        after_s = self.best_s
+        saved = 1.0 - after_s / before_s if before_s and after_s else 0.0
+        self.promise = max(_LEAST_PROMISE, 0.5 * saved + 0.3 * self.promise)
+        self.finished = self.finished or self.trials >= self.planned.trials
+
+
+class Schedule:
+    """The order of the rounds of one run. Not safe to share between threads."""
+
+    def __init__(self, runs: Sequence[TaskRun]) -> None:
+        """Start with what the operation counts promise, since nothing was measured yet."""
+        self._runs = list(runs)
+        self._by_key = {run.key: run for run in runs}
+        for run in runs:
+            run.promise = _FIRST_PROMISE[run.planned.match.grade]
+            run.finished = run.planned.trials == 0
+
+    def next_task(self) -> TaskRun | None:
+        """The runnable task with the largest expected saving of the network's latency for a trial; None at the end."""
+        scale = self._scale()
+        ready = [run for run in self._runs if run.left and not self._waits(run)]
+        return max(ready, key=lambda run: self._gain(run, scale), default=None)
+
+    @property
+    def trials_left(self) -> int:
+        """Trials that the run may still use."""
+        return sum(run.left for run in self._runs)
+
+    def _waits(self, run: TaskRun) -> bool:
+        leader = self._by_key.get(run.planned.waits_for or "")
+        return leader is not None and not leader.finished
+
+    def _gain(self, run: TaskRun, scale: float) -> float:
+        followers = [r for r in self._runs if r.planned.waits_for == run.key and not r.finished]
+        own = _saving(run, scale)
+        return own + _SIBLING_SHARE * sum(_saving(r, scale) for r in followers)
+
+    def _scale(self) -> float:
+        """Measured over expected latency of the untuned programs seen so far: the machine's own speed."""
+        ratios = [r.untuned_s / expected_untuned_s(r.planned.task.workload) for r in self._runs if r.untuned_s]
+        return statistics.median(ratios) if ratios else 1.0
+
+
+def _saving(run: TaskRun, scale: float) -> float:
+    latency = run.best_s
+    if latency is None or not math.isfinite(latency):
+        latency = expected_untuned_s(run.planned.task.workload) * scale
+    return run.weight * latency * run.promise

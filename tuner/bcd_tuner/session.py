@@ -1,0 +1,338 @@
+"""The run: plan -> tune -> check -> publish -> report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bcd_registry.errors import BcdError, CostModelError, MeasureError, RegistryError
+from bcd_registry.model import (
+    CostModelSnapshot,
+    Environment,
+    NetworkSpec,
+    NetworkVersion,
+    RunSummary,
+    canonical_json,
+)
+from bcd_registry.registry import Registry
+
+from .check import Checked, check_winners
+from .checking import measure_modules
+from .compile import NetworkCheck, check_network, compile_both
+from .cost_model import FEATURE_WIDTH
+from .environment import current_environment
+from .latency_model import LatencyModel
+from .light_import import import_intrinsics
+from .networks import make_inputs, onnxruntime_call
+from .plan import expectation, seconds_a_trial
+from .prepare import Prepared, as_cold, prepare, read_and_lower
+from .report import Plan, ProgressEvent, ProgressSink, Saving, TuneReport
+from .rounds import Step, Surroundings, Tuning
+from .scheduling import TaskRun
+from .summary import Clock, build_report
+from .targets import canonical_target, resolve_target, usable_cores
+from .tracking import Tracker
+from .workers import WarmPool
+
+_SLOWER = 1.03
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """What the user asked for.
+
+    Attributes:
+        spec: The network, its target and its budgets.
+        seed: Seeds every draw of the run.
+        fresh: Ask the registry for nothing; what is found is still published.
+    """
+
+    spec: NetworkSpec
+    seed: int = 0
+    fresh: bool = False
+
+
+def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) -> Plan:
+    """What a tune would reuse, diffuse and search, and what it would cost. Nothing is built or measured.
+
+    Raises:
+        ConfigError: The target or a shape is wrong.
+        NetworkError: The network cannot be read.
+        RegistryError: The registry cannot be used.
+    """
+    spec = request.spec
+    target = resolve_target(spec.target)
+    import_intrinsics(target.kind.name)
+    network, lowered = read_and_lower(spec, target, lambda phase, message: progress(ProgressEvent(phase, message)))
+    environment = current_environment(target, WarmPool.default_measurement())
+    prepared = prepare(network, lowered, registry, environment, trials=spec.trials, fresh=request.fresh)
+    runs = registry.list_runs()
+    return expectation(spec.name, spec.version, canonical_json(canonical_target(target)), prepared.planned, runs)
+
+
+def tune(
+    request: TuneRequest,
+    registry: Registry,
+    *,
+    progress: ProgressSink,
+    tracker: Tracker | None = None,
+    output_dir: Path | None = None,
+) -> TuneReport:
+    """Tune a network from what the registry knows, check the result, publish it and report.
+
+    Ctrl-C (KeyboardInterrupt) during the tuning ends it cleanly: what was measured stays as priors, and the report says
+    `interrupted`.
+
+    Args:
+        progress: Called from this thread with each step.
+        tracker: Where the run is logged; its failures are notes, not errors.
+        output_dir: Where the picture of the tuning curve goes; None draws none.
+
+    Raises:
+        ConfigError: The target or a shape is wrong.
+        NetworkError: The network cannot be read.
+        RegistryError: The registry cannot be used.
+        MeasureError: No worker can start, or the network does not compile.
+    """
+    run = _Run(request, registry, progress)
+    report = run.execute()
+    return run.finish(report, tracker, output_dir)
+
+
+class _Run:
+    """One tune, from its request to its report. Used once, by one thread."""
+
+    def __init__(self, request: TuneRequest, registry: Registry, progress: ProgressSink) -> None:
+        self._request, self._spec, self._registry, self._progress = request, request.spec, registry, progress
+        self._clock = Clock()
+        self._id = uuid.uuid4().hex
+        self._notes: list[str] = []
+        self._environment_key = ""
+        self._target = resolve_target(request.spec.target)
+        self._target_text = canonical_json(canonical_target(self._target))
+        self._threads = int(self._target.attrs.get("num-cores", usable_cores()))
+
+    def execute(self) -> TuneReport:
+        """Everything up to the report; the worker processes live no longer than this call."""
+        with WarmPool(self._target) as pool, ThreadPoolExecutor(self._threads) as executor:
+            import_intrinsics(self._target.kind.name)
+            network, lowered = read_and_lower(self._spec, self._target, self._say)
+            self._clock.mark("extracted")
+            environment = current_environment(self._target, pool.measurement)
+            self._say("lookup", f"looking up {len(lowered.tasks)} tasks")
+            prepared = prepare(
+                network, lowered, self._registry, environment, trials=self._spec.trials, fresh=self._request.fresh
+            )
+            model = self._open_model()
+            around = self._surroundings(pool, executor, model, self._register(prepared, environment))
+            runs = [TaskRun(p, prepared.module(p.task.workload.key)) for p in prepared.planned]
+            for task in runs:
+                task.record = task.planned.match.record
+                task.untuned_s = task.record.untuned_s if task.record else None
+            return self._tune(prepared, runs, Tuning(runs, around), pool, model)
+
+    def finish(self, report: TuneReport, tracker: Tracker | None, output_dir: Path | None) -> TuneReport:
+        """Keep the run, draw the picture and log it; the report with what came of that."""
+        notes = list(report.notes)
+        picture = None
+        if output_dir is not None and len(report.curve) > 1:
+            picture = self._draw(report, output_dir)
+        tracked = tracker.log(report, params=self._params(), picture=picture) if tracker else None
+        if tracked and tracked.note:
+            notes.append(tracked.note)
+        report = dataclasses.replace(
+            report,
+            notes=tuple(notes),
+            mlflow_run_id=tracked.run_id if tracked else None,
+            curve_png=str(picture) if picture else None,
+            wall_s=self._clock.elapsed_s,
+        )
+        self._keep_run(report)
+        return report
+
+    def _tune(self, prepared: Prepared, runs: list[TaskRun], tuning: Tuning, pool: WarmPool, model: LatencyModel) -> TuneReport:
+        saving = self._saving(prepared)
+        interrupted = False
+        try:
+            tuning.run(self._observe)
+        except KeyboardInterrupt:
+            interrupted = True
+        time_split = tuning.time_split()
+        self._notes += tuning.notes
+        if tuning.cut_short:
+            self._notes.append("the time budget ended the search: unfinished tasks are kept as priors and go on next time")
+        checked, outcome = Checked(), None
+        if interrupted:
+            self._notes.append("interrupted: what was measured is kept, and the same command goes on from there")
+        else:
+            checked, outcome = self._check(prepared, runs, tuning, pool)
+        if tuning.trials:
+            self._publish_model(model)
+        return build_report(
+            run_id=self._id,
+            request_seed=self._request.seed,
+            spec=self._spec,
+            target=self._target_text,
+            threads=self._threads,
+            runs=runs,
+            tuning=tuning,
+            time_split=time_split,
+            outcome=outcome,
+            saving=saving(tuning.trials),
+            clock=self._clock,
+            interrupted=interrupted,
+            notes=self._notes,
+            model=model,
+        )
+
+    def _check(self, prepared: Prepared, runs: list[TaskRun], tuning: Tuning, pool: WarmPool) -> tuple[Checked, NetworkCheck]:
+        """Check the winners one by one, then the network; publish when both pass."""
+        self._say("check", "checking the winners against the untuned programs")
+        self._measure_missing(runs, pool)
+        checked = check_winners(runs, pool, tuning.record, tuning.untuned_record, seed=self._request.seed)
+        schedules = {**prepared.reused, **checked.schedules}
+        self._say("compile", "compiling the network, untuned and tuned")
+        untuned, tuned = compile_both(prepared.lowered, schedules)
+        self._say("verify", "comparing outputs and timing end to end")
+        inputs = make_inputs(prepared.network, self._request.seed)
+        outcome = check_network(untuned, tuned, inputs, onnxruntime_call(prepared.network, inputs, self._threads))
+        self._publish(checked, outcome)
+        return checked, outcome
+
+    def _measure_missing(self, runs: list[TaskRun], pool: WarmPool) -> None:
+        """Untuned latencies of tasks that had no round: the time budget came first, or they were reused without one."""
+        missing = [run for run in runs if run.untuned_s is None]
+        for run, times in zip(missing, measure_modules(pool, [run.mod for run in missing]), strict=True):
+            if isinstance(times, MeasureError):
+                run.notes.append(f"the untuned program cannot be measured: {times.message}")
+            else:
+                run.untuned_s = statistics.median(times)
+
+    def _publish(self, checked: Checked, outcome: NetworkCheck) -> None:
+        if not outcome.equal:
+            self._notes.append(f"nothing was published: the tuned network's output differs, {outcome.worst}")
+            return
+        if statistics.median(outcome.tuned_s) > _SLOWER * statistics.median(outcome.untuned_s):
+            self._notes.append("nothing was published: the tuned network is slower than the untuned one, which should be used")
+            return
+        with self._registry_trouble_is_a_note():
+            self._registry.publish(checked.records)
+            wrong = [record for record, _ in checked.wrong]
+            self._registry.keep(wrong)
+            for record, reason in checked.wrong:
+                self._registry.quarantine([record.id], reason)
+
+    def _register(self, prepared: Prepared, environment: Environment) -> str:
+        """Store what records will refer to, and return the environment's key."""
+        spec, network = self._spec, prepared.network
+        shapes = {i.name: i.shape for i in network.inputs}
+        self._registry.register_network(
+            NetworkVersion(spec.name, spec.version, spec.source, network.digest, shapes, tuple(prepared.tasks))
+        )
+        self._environment_key = self._registry.put_environment(environment)
+        return self._environment_key
+
+    def _surroundings(
+        self, pool: WarmPool, executor: ThreadPoolExecutor, model: LatencyModel, environment_key: str
+    ) -> Surroundings:
+        budget = self._spec.time_budget_s
+        return Surroundings(
+            target=self._target,
+            registry=self._registry,
+            pool=pool,
+            model=model,
+            executor=executor,
+            environment_key=environment_key,
+            run_id=self._id,
+            seed=self._request.seed,
+            threads=self._threads,
+            stop_at=time.monotonic() + budget if budget is not None else float("inf"),
+        )
+
+    def _open_model(self) -> LatencyModel:
+        """The registry's newest cost model for the target, or an empty one and a note that says why."""
+        model = LatencyModel(threads=self._threads, seed=self._request.seed)
+        snapshot: CostModelSnapshot | None = None
+        if not self._request.fresh:
+            try:
+                snapshot = self._registry.latest_cost_model(self._target_text)
+                if snapshot is not None:
+                    model.pretrain(snapshot, FEATURE_WIDTH)
+            except (CostModelError, RegistryError) as error:
+                self._notes.append(f"the stored cost model is not used: {error.message}")
+        return model
+
+    def _publish_model(self, model: LatencyModel) -> None:
+        with self._registry_trouble_is_a_note():
+            snapshot = model.snapshot(self._target_text, FEATURE_WIDTH)
+            if snapshot is not None:
+                self._registry.add_cost_model(snapshot)
+
+    @contextmanager
+    def _registry_trouble_is_a_note(self) -> Iterator[None]:
+        try:
+            yield
+        except BcdError as error:
+            self._notes.append(f"the registry took nothing: {error.message}")
+
+    def _saving(self, prepared: Prepared) -> Callable[[int], Saving]:
+        """What a run with an empty registry would have granted, at what earlier runs cost a trial."""
+        cold = sum(p.trials for p in as_cold(prepared.planned))
+        cost, basis = seconds_a_trial(self._registry.list_runs())
+        return lambda used: Saving(cold - used, None if cost is None else cost * (cold - used), basis)
+
+    def _observe(self, step: Step) -> None:
+        self._progress(
+            ProgressEvent(
+                "tune",
+                task=f"{step.task.planned.task.workload.op} ({step.task.planned.match.grade})",
+                best_ms=None if step.task.best_s is None else step.task.best_s * 1e3,
+                trials=step.trials,
+                trials_planned=step.trials + step.trials_left,
+                elapsed_s=self._clock.elapsed_s,
+                left_s=step.seconds / step.trials * step.trials_left if step.trials else None,
+            )
+        )
+
+    def _say(self, phase: str, message: str) -> None:
+        self._progress(ProgressEvent(phase, message, elapsed_s=self._clock.elapsed_s))
+
+    def _params(self) -> dict[str, object]:
+        spec = self._spec
+        return {
+            "source": spec.source,
+            "trials_a_task": spec.trials,
+            "time_budget_s": spec.time_budget_s,
+            "fresh": self._request.fresh,
+        }
+
+    def _draw(self, report: TuneReport, output_dir: Path) -> Path:
+        from .pictures import save_tuning_curves
+
+        name = "-".join(part for part in (report.network, report.version, report.run_id[:8]) if part)
+        return save_tuning_curves(report, output_dir / f"{name}.png")
+
+    def _keep_run(self, report: TuneReport) -> None:
+        with self._registry_trouble_is_a_note():
+            self._registry.put_run(
+                RunSummary(
+                    id=report.run_id,
+                    network=report.network,
+                    version=report.version,
+                    environment_key=self._environment_key,
+                    seed=report.seed,
+                    trials=report.trials,
+                    tuning_s=report.time_s.total,
+                    finished=not report.interrupted,
+                    created_at=time.time(),
+                    report=json.loads(json.dumps(report.as_json())),
+                )
+            )

@@ -1,0 +1,129 @@
+"""Design spaces of one task: their sampling sites, applying decisions to them, and reading decisions back."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import Trace
+
+from bcd_registry.model import Decision, digest_of
+
+from .diffusion import CATEGORICAL, LOCATION, TILE, Site, factorizations, site_shapes
+
+_SAMPLING = (TILE, CATEGORICAL, LOCATION)
+_DECISION = re.compile(r", decision=(\[[^\]]*\]|-?\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class DesignSpace:
+    """One sketch of a task.
+
+    Attributes:
+        sketch: Hex SHA-256 of the simplified trace without decisions.
+        instructions: All instructions of the simplified trace.
+        sampling: Those that sample, in order, one for each site.
+    """
+
+    sketch: str
+    instructions: tuple[Any, ...]
+    sampling: tuple[Any, ...]
+    sites: tuple[Site, ...]
+
+    @property
+    def size(self) -> float:
+        """Number of distinct decisions; infinite with a compute location, whose choices only the compiler knows."""
+        return math.prod((_site_size(site) for site in self.sites), start=1.0)
+
+    def enumerate(self) -> Iterator[tuple[Decision, ...]]:
+        """Every combination of decisions of a space of finite size."""
+        return itertools.product(*(_site_decisions(site) for site in self.sites))
+
+
+def _site_size(site: Site) -> float:
+    if site.kind == TILE:
+        return len(factorizations(site.extent, site.n, site.max_innermost)) if site.extent <= 4096 else math.inf
+    return site.extent if site.kind == CATEGORICAL else math.inf
+
+
+def _site_decisions(site: Site) -> list[Decision]:
+    if site.kind == TILE:
+        rows = factorizations(site.extent, site.n, site.max_innermost)
+        return [(TILE, tuple(int(f) for f in row)) for row in rows]
+    return [(CATEGORICAL, index) for index in range(site.extent)]
+
+
+def read_space(schedule: Schedule) -> DesignSpace:
+    """The design space that a schedule of the space generator stands for."""
+    trace = schedule.trace.simplified(remove_postproc=True)
+    instructions = tuple(trace.insts)
+    sampling = tuple(i for i in instructions if str(i.kind.name) in _SAMPLING)
+    sites = tuple(_read_site(i, _read_decision(trace, i)) for i in sampling)
+    return DesignSpace(_sketch_of(trace), instructions, sampling, sites)
+
+
+def _read_site(instruction: Any, decision: Decision) -> Site:
+    kind, value = decision
+    if isinstance(value, tuple):
+        return Site(TILE, math.prod(value), len(value), int(instruction.attrs[1]))
+    if kind == CATEGORICAL:
+        weights = np.array([float(p.value) for p in instruction.attrs[1]])
+        return Site(CATEGORICAL, len(weights), probabilities=tuple(weights / weights.sum()))
+    return Site(LOCATION, 0)
+
+
+def _read_decision(trace: Trace, instruction: Any) -> Decision:
+    decision = trace.get_decision(instruction)
+    value = tuple(int(f) for f in decision) if hasattr(decision, "__len__") else int(decision)
+    return (str(instruction.kind.name), value)
+
+
+def _sketch_of(trace: Trace) -> str:
+    return digest_of(*(_DECISION.sub("", str(line)) for line in trace.as_python()))
+
+
+def read_decisions(schedule: Schedule) -> tuple[str, tuple[Decision, ...]]:
+    """The sketch and the decisions of a schedule that was tuned, postprocessing left out."""
+    trace = schedule.trace.simplified(remove_postproc=True)
+    decisions = tuple(_read_decision(trace, i) for i in trace.insts if str(i.kind.name) in _SAMPLING)
+    return _sketch_of(trace), decisions
+
+
+def apply_decisions(
+    mod: Any, space: DesignSpace, decisions: Sequence[Decision | None], postprocs: Sequence[Any], seed: int
+) -> Schedule | None:
+    """A schedule of `mod` with the decisions taken and postprocessed; an open decision (None) is sampled by TVM.
+
+    Returns:
+        None when the decisions do not fit the workload or a postprocessor refuses them.
+    """
+    taken = {
+        i: list(d[1]) if isinstance(d[1], tuple) else d[1]
+        for i, d in zip(space.sampling, decisions, strict=True)
+        if d is not None
+    }
+    schedule = Schedule(mod, seed=seed)
+    try:
+        Trace(list(space.instructions), taken).apply_to_schedule(schedule, remove_postproc=True)
+        schedule.enter_postproc()
+        return schedule if all(p.apply(schedule) for p in postprocs) else None
+    except (RuntimeError, ValueError, TypeError, IndexError):  # a ScheduleError: these decisions do not fit here
+        return None
+
+
+def match_space(spaces: Sequence[DesignSpace], sketch: str, decisions: Sequence[Decision]) -> int | None:
+    """The index of the space that decisions taken elsewhere fit: the same sketch, else the first with sites of the same shapes."""
+    for index, space in enumerate(spaces):
+        if space.sketch == sketch and len(space.sites) == len(decisions):
+            return index
+    shapes = site_shapes(decisions)
+    for index, space in enumerate(spaces):
+        if tuple(site.shape for site in space.sites) == shapes:
+            return index
+    return None

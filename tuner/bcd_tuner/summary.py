@@ -1,0 +1,130 @@
+"""The report of a run, made from what the run measured."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bcd_registry.model import Grade, NetworkSpec
+
+from .compile import NetworkCheck, spread
+from .latency_model import LatencyModel
+from .plan import UNTUNED_SKETCH
+from .report import Latency, Saving, TaskReport, TimeSplit, TuneReport
+from .rounds import Tuning
+from .scheduling import TaskRun
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds since the command began, and moments worth remembering."""
+
+    began: float = field(default_factory=time.monotonic)
+    marks: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.began
+
+    def mark(self, name: str) -> None:
+        """Remember this moment."""
+        self.marks[name] = time.monotonic()
+
+
+def build_report(
+    *,
+    run_id: str,
+    request_seed: int,
+    spec: NetworkSpec,
+    target: str,
+    threads: int,
+    runs: Sequence[TaskRun],
+    tuning: Tuning,
+    time_split: TimeSplit,
+    outcome: NetworkCheck | None,
+    saving: Saving,
+    clock: Clock,
+    interrupted: bool,
+    notes: Sequence[str],
+    model: LatencyModel,
+) -> TuneReport:
+    """Put the figures together; nothing is measured here."""
+    first = tuning.first_candidate_at
+    return TuneReport(
+        run_id=run_id,
+        network=spec.name,
+        version=spec.version,
+        target=target,
+        seed=request_seed,
+        depth=spec.trials,
+        trials=tuning.trials,
+        wall_s=clock.elapsed_s,
+        time_s=time_split,
+        latency_ms=_latency(runs, outcome, threads),
+        checked=outcome is not None and outcome.equal,
+        tasks=tuple(_task(run) for run in runs),
+        curve=tuple(tuning.curve(lambda run: run.untuned_s or 0.0)),
+        saving=saving,
+        first_candidate_s=None if first is None else first - clock.marks["extracted"],
+        interrupted=interrupted,
+        notes=tuple(dict.fromkeys(notes)),
+        cost_model={
+            "n_samples": len(model.samples),
+            "n_pretrained": model.n_pretrained,
+            "rank_accuracy": model.held_out_accuracy,
+            "train_s": model.train_s,
+        },
+    )
+
+
+def after_s(run: TaskRun) -> float | None:
+    """Latency of what is used for the task now, seconds."""
+    if run.record is not None and run.record.sketch != UNTUNED_SKETCH:
+        return run.record.median_s
+    return run.untuned_s
+
+
+def _latency(runs: Sequence[TaskRun], outcome: NetworkCheck | None, threads: int) -> Latency:
+    measured = (outcome.untuned_s, outcome.tuned_s, outcome.onnxruntime_s) if outcome else ((), (), ())
+    medians = [statistics.median(r) * 1e3 if r else None for r in measured]
+    low_high = [_in_ms(spread(r)) if r else None for r in measured]
+    known = all(run.untuned_s is not None for run in runs)
+    return Latency(
+        untuned=medians[0],
+        tuned=medians[1],
+        estimated_untuned=sum(run.weight * (run.untuned_s or 0.0) for run in runs) * 1e3 if known else None,
+        estimated_tuned=sum(run.weight * (after_s(run) or 0.0) for run in runs) * 1e3 if known else None,
+        onnxruntime=medians[2],
+        untuned_range=low_high[0],
+        tuned_range=low_high[1],
+        onnxruntime_range=low_high[2],
+        threads=threads,
+    )
+
+
+def _in_ms(pair: tuple[float, float]) -> tuple[float, float]:
+    return pair[0] * 1e3, pair[1] * 1e3
+
+
+def _task(run: TaskRun) -> TaskReport:
+    task, match = run.planned.task, run.planned.match
+    after = after_s(run)
+    searched = run.search.notes if run.search else []
+    return TaskReport(
+        name=task.name,
+        op=task.workload.op,
+        workload_key=run.key,
+        cluster=task.workload.cluster,
+        weight=task.weight,
+        grade=match.grade,
+        prior=run.planned.prior,
+        trials=run.trials,
+        seconds=run.seconds,
+        before_ms=None if run.untuned_s is None else run.untuned_s * 1e3,
+        after_ms=None if after is None else after * 1e3,
+        checked=run.checked or match.grade is Grade.EXACT,
+        note="; ".join([match.reason, *searched, *run.notes]),
+    )
