@@ -113,10 +113,10 @@ def timed(module: Any, function: str, arguments: Sequence[Any], evaluation: Eval
 
 def first_runs_s(call: Any, arguments: Sequence[Any], cutoff_s: float | None) -> float:
     """Seconds of the faster of two runs: the first also starts threads and touches memory. Hopeless ones run once."""
-    first = _once_s(call, arguments)
+    first = once_s(call, arguments)
     if cutoff_s is not None and first > 4 * cutoff_s:
         return first
-    return min(first, _once_s(call, arguments))
+    return min(first, once_s(call, arguments))
 
 
 def runs_per_sample(once_s: float, min_repeat_ms: float) -> int:
@@ -169,7 +169,8 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
         return narrow
 
 
-def _once_s(call: Any, arguments: Sequence[Any]) -> float:
+def once_s(call: Any, arguments: Sequence[Any]) -> float:
+    """Wall seconds of one run."""
     began = time.perf_counter()
     call(*arguments)
     return time.perf_counter() - began

@@ -105,6 +105,8 @@ class WorkerProcess:
         Raises:
             WorkerStartError: It died on the way or took minutes.
         """
+        if self._closed.is_set():
+            raise WorkerStartError("the worker pool is closed")
         self.start()
         if self._ready:
             return

@@ -25,6 +25,7 @@ from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuild
 from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerFuture, RunnerInput, RunnerResult
 from tvm.target import Target
 
+from bcd_registry.errors import ConfigError, MeasureError
 from bcd_registry.model import Json
 from bcd_tuner import worker_jobs
 from bcd_tuner.scratch import Scratch, measuring_lock
@@ -33,6 +34,12 @@ from bcd_tuner.worker_jobs import ArgInfo, Evaluation
 from bcd_tuner.worker_process import JobError, WorkerProcess, WorkerSpec
 
 _GIB = 1 << 30
+
+REPEAT = 3
+"""Timed samples for each measurement, by default."""
+
+MIN_REPEAT_MS = 15.0
+"""Length of a sample, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +105,12 @@ class WarmPool:
         run_timeout_s: float = 10.0,
         memory_limit_bytes: int | None = None,
         recycle_after: int = 500,
-        repeat: int = 3,
-        min_repeat_ms: float = 15.0,
+        repeat: int = REPEAT,
+        min_repeat_ms: float = MIN_REPEAT_MS,
         lock_path: Path | None = None,
     ) -> None:
+        if target.kind.name != "llvm":
+            raise ConfigError(f"target `{target.kind.name}` cannot be measured: only CPU targets of kind `llvm` can")
         self.target = target
         self.counters = Counters()
         self.build_timeout_s, self.run_timeout_s = build_timeout_s, run_timeout_s
@@ -134,10 +143,15 @@ class WarmPool:
         """Ends all workers, whatever they are doing, and removes the temporary files."""
         self._finalizer()
 
+    @staticmethod
+    def default_measurement() -> dict[str, Json]:
+        """`measurement` of a pool made with the default arguments."""
+        return _measurement(Evaluation(REPEAT, MIN_REPEAT_MS))
+
     @property
     def measurement(self) -> dict[str, Json]:
         """How this pool measures, for the environment of what it measured."""
-        return {"repeat": self.evaluation.repeat, "min_repeat_ms": self.evaluation.min_repeat_ms, "cache": "warm"}
+        return _measurement(self.evaluation)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -146,7 +160,7 @@ class WarmPool:
 
     def build(self, jobs: Sequence[BuildJob]) -> list[str | JobError]:
         """Compiles modules on all build workers; for each the artifact's path, or why there is none."""
-        with self._exclusive, self._timed_build(len(jobs)):
+        with self._used(), self._timed_build(len(jobs)):
             calls = [(worker_jobs.build, self._build_arguments(job)) for job in jobs]
             return self._spread(calls)
 
@@ -162,12 +176,12 @@ class WarmPool:
         calls = [(worker_jobs.run, (job.artifact, job.args_info, evaluation)) for job in jobs]
         results: list[tuple[float, ...] | JobError] = self.call_runner(calls, self.run_timeout_s)
         for job in jobs:
-            _remove_files(job.artifact)
+            remove_files(job.artifact)
         return results
 
     def call_runner(self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], timeout_s: float) -> list[Any]:
         """Runs functions in the run worker, one at a time, nothing else being built or measured; values or JobErrors."""
-        with self._exclusive, self._measuring(len(calls)):
+        with self._used(), self._measuring(len(calls)):
             return [_value_or_error(self._runner.submit(function, args, timeout_s)) for function, args in calls]
 
     def call_builder(self, function: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
@@ -176,7 +190,7 @@ class WarmPool:
         Raises:
             JobError: It failed.
         """
-        with self._exclusive:
+        with self._used():
             return self._builders[0].submit(function, args, timeout_s).result()
 
     def _build_arguments(self, job: BuildJob) -> tuple[Any, ...]:
@@ -197,6 +211,14 @@ class WarmPool:
             _empty(waiting)
             raise
         return results
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        """One call at a time, so that builds and measurements never overlap."""
+        with self._exclusive:
+            if not self._finalizer.alive:
+                raise MeasureError("the worker pool is closed")
+            yield
 
     @contextlib.contextmanager
     def _timed_build(self, n_builds: int) -> Iterator[None]:
@@ -221,6 +243,10 @@ class WarmPool:
             finally:
                 self.counters.run_s += time.monotonic() - locked
                 self.counters.n_runs += n_runs
+
+
+def _measurement(evaluation: Evaluation) -> dict[str, Json]:
+    return {"repeat": evaluation.repeat, "min_repeat_ms": evaluation.min_repeat_ms, "cache": "warm"}
 
 
 class _Lane:
@@ -282,7 +308,7 @@ def _value_or_error(future: Future[Any]) -> Any:
         return error
 
 
-def _remove_files(artifact: str) -> None:
+def remove_files(artifact: str) -> None:
     """Removes an artifact's files; its folder stays, since TVM's own callback removes that and fails without it."""
     for file in Path(artifact).parent.glob("*"):
         file.unlink(missing_ok=True)
