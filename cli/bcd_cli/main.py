@@ -1,0 +1,79 @@
+"""The command line. What it does is in `bcd_registry` and `bcd_tuner`; here are options, exit codes and text.
+
+No heavy library is imported before a command needs it: `--help` has half a second.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bcd_cli import db, doctor, networks, plan, records, tune
+from bcd_cli.command import Command, example
+from bcd_cli.state import State
+
+EXIT_CODES = {
+    0: "done",
+    2: "usage or configuration: unknown name, bad option, shape or target, toml",
+    3: "the network cannot be read or imported",
+    4: "the registry cannot be used: home, database, blobs, schema",
+    5: "tuning or checking failed",
+    130: "interrupted: what was found is kept, the same command goes on",
+}
+"""What scripts may rely on. 6 to 9 are reserved."""
+
+_HELP = "Tune a network once; tune its next version from what the registry knows."
+_EPILOG = (
+    example("bcd-registry tune --model v1", "bcd-registry plan --model v2", "bcd-registry tune --model v2")
+    + "\n\n\b\nExit codes:\n"
+    + "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
+)
+
+app = typer.Typer(
+    name="bcd-registry",
+    help=_HELP,
+    epilog=_EPILOG,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("tune", cls=Command, epilog=tune.EPILOG)(tune.tune)
+app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
+app.add_typer(networks.app, name="networks")
+app.add_typer(records.app, name="records")
+app.command("doctor", cls=Command, epilog=doctor.EPILOG)(doctor.doctor)
+app.add_typer(db.app, name="db")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"bcd-registry {version('bcd-registry')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    ctx: typer.Context,
+    home: Annotated[
+        Path | None, typer.Option(help="Folder of the registry [default: the user's data folder].", show_default=False)
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file [default: bcd-registry.toml, found upwards].", show_default=False)
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show log lines and tracebacks.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback answers
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    ctx.obj = State(home=home, config=config, debug=debug)
+
+
+def main() -> None:
+    """Entry point of the `bcd-registry` script."""
+    app()

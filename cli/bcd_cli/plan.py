@@ -1,0 +1,39 @@
+"""`bcd-registry plan`."""
+
+from __future__ import annotations
+
+import typer
+
+from bcd_cli import options
+from bcd_cli.command import example
+from bcd_cli.state import state_of
+from bcd_cli.streams import print_json, stdout_to_stderr
+
+EPILOG = example("bcd-registry plan --model v2", "bcd-registry plan --model v2 --trials 64 --json")
+
+
+def plan(
+    ctx: typer.Context,
+    model: options.Model,
+    shape: options.Shape = None,
+    target: options.Target = None,
+    trials: options.Trials = None,
+    fresh: options.Fresh = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say what tune would do and what it would cost; run nothing."""
+    state = state_of(ctx)
+    spec = options.resolve(state, model, shape=shape, target=target, trials=trials, time_budget=None)
+    with stdout_to_stderr():
+        from bcd_cli.progress import open_progress
+        from bcd_tuner.session import TuneRequest
+        from bcd_tuner.session import plan as make_plan
+
+        with state.open_registry() as registry, open_progress(state.err) as progress:
+            found = make_plan(TuneRequest(spec, fresh=fresh), registry, progress=progress)
+    if as_json:
+        print_json(found.as_json())
+        return
+    from bcd_cli.rendering.plan import render_plan
+
+    state.out.print(render_plan(found), crop=False)

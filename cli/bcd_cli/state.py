@@ -1,0 +1,79 @@
+"""What the options before a command's name say, and what is opened from them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bcd_registry.registry import Registry
+    from bcd_registry.settings import Settings
+
+
+@dataclass
+class State:
+    """The options before the command's name, and what is opened from them when it is first needed.
+
+    Attributes:
+        interrupted: Ctrl-C or SIGTERM came, even where the command still ended with a result.
+    """
+
+    home: Path | None = None
+    config: Path | None = None
+    debug: bool = False
+    interrupted: bool = False
+    _settings: Settings | None = field(default=None, repr=False)
+    _consoles: dict[bool, Console] = field(default_factory=dict, repr=False)
+
+    @property
+    def settings(self) -> Settings:
+        """Flags before environment before file.
+
+        Raises:
+            ConfigError: The file or a value in it is wrong.
+        """
+        if self._settings is None:
+            from bcd_registry.settings import load_settings
+
+            self._settings = load_settings(home=self.home, config=self.config)
+        return self._settings
+
+    @contextlib.contextmanager
+    def open_registry(self) -> Iterator[Registry]:
+        """The registry that the settings name, closed at the end."""
+        from bcd_registry.settings import open_registry
+
+        with open_registry(self.settings) as registry:
+            yield registry
+
+    @property
+    def out(self) -> Console:
+        """Standard output, for results only."""
+        return self._console(stderr=False)
+
+    @property
+    def err(self) -> Console:
+        """Standard error, for everything else."""
+        return self._console(stderr=True)
+
+    def _console(self, *, stderr: bool) -> Console:
+        from bcd_cli.rendering.console import make_console
+
+        if stderr not in self._consoles:
+            self._consoles[stderr] = make_console(stderr=stderr)
+        return self._consoles[stderr]
+
+
+def state_of(ctx: typer.Context) -> State:
+    """The state that the options before the command's name made."""
+    state = ctx.obj
+    if not isinstance(state, State):
+        raise TypeError("the command was called without its group")
+    return state

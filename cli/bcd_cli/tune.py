@@ -1,0 +1,74 @@
+"""`bcd-registry tune`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from bcd_cli import options
+from bcd_cli.command import FAILED, INTERRUPTED, example
+from bcd_cli.state import State, state_of
+from bcd_cli.streams import print_json, stdout_to_stderr
+
+if TYPE_CHECKING:
+    from bcd_tuner.report import TuneReport
+
+
+EPILOG = example(
+    "bcd-registry tune --model v2 --time-budget 5m",
+    "bcd-registry tune --model net.onnx --shape x=1,3,48,192 --json > report.json",
+)
+
+
+def tune(
+    ctx: typer.Context,
+    model: options.Model,
+    shape: options.Shape = None,
+    target: options.Target = None,
+    trials: options.Trials = None,
+    time_budget: options.TimeBudget = None,
+    seed: options.Seed = 0,
+    fresh: options.Fresh = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Tune a network from what the registry knows.
+
+    What is known is reused, what is near is diffused, the rest is searched; what is checked is published.
+    """
+    state = state_of(ctx)
+    spec = options.resolve(state, model, shape=shape, target=target, trials=trials, time_budget=time_budget)
+    with stdout_to_stderr():
+        from bcd_cli.progress import open_progress
+        from bcd_tuner.session import TuneRequest
+        from bcd_tuner.session import tune as run
+        from bcd_tuner.tracking import Tracker
+
+        tracker = Tracker(state.settings.mlflow_tracking_uri)
+        with state.open_registry() as registry, open_progress(state.err) as progress:
+            request = TuneRequest(spec, seed=seed, fresh=fresh)
+            report = run(request, registry, progress=progress, tracker=tracker, output_dir=state.settings.home / "runs")
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _print_report(state, report, tracker.ui_command)
+    if state.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if not (report.checked or report.interrupted):
+        raise typer.Exit(FAILED)
+
+
+def _print_report(state: State, report: TuneReport, ui_command: str) -> None:
+    from bcd_cli.rendering.report import render_report
+
+    state.out.print(render_report(report, _runnable(ui_command)), crop=False)
+
+
+def _runnable(command: str) -> str:
+    """The command as it can be typed: a virtual environment that is not active has its programs beside its interpreter."""
+    program, _, arguments = command.partition(" ")
+    beside = Path(sys.executable).with_name(program)
+    return f"{beside} {arguments}" if arguments and shutil.which(program) is None and beside.exists() else command
