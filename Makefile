@@ -18,6 +18,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 venv: $(STAMP)  ## Make .venv and install everything into it.
 
+demo: $(STAMP)  ## Tune version v1 of a network, then v2 from what v1 taught; under ten minutes.
+	$(BIN)/bcd-registry tune --model v1
+	@echo
+	$(BIN)/bcd-registry tune --model v2
+
 lint: $(STAMP)  ## ruff, mypy and the layers.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
