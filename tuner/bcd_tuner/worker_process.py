@@ -24,6 +24,8 @@ _BOOT = (
     "from bcd_tuner.worker_main import main; main(*json.loads(sys.argv[2]))"
 )
 _START_TIMEOUT_S = 180.0
+_START_ATTEMPTS = 2
+_START_HINT = "run `bcd-registry doctor`, which checks the installation"
 _LOG_TAIL_BYTES = 2000
 
 
@@ -100,24 +102,27 @@ class WorkerProcess:
         self.n_started += 1
 
     def wait_ready(self) -> None:
-        """Waits until the process has imported what it needs.
+        """Waits until the process has imported what it needs; one that died unused is replaced.
 
         Raises:
-            WorkerStartError: It died on the way or took minutes.
+            WorkerStartError: It died on the way, twice, or took minutes; or the worker was killed for good.
         """
-        if self._closed.is_set():
-            raise WorkerStartError("the worker pool is closed")
-        self.start()
-        if self._ready:
-            return
-        try:
-            self._receive(time.monotonic() + _START_TIMEOUT_S)
-        except JobError as error:
-            raise WorkerStartError(
-                f"a worker process cannot start: {error.message}",
-                hint="run `bcd-registry doctor`, which checks the installation",
-            ) from error
-        self._ready = True
+        if self._ready and self._process is not None and self._process.poll() is not None:
+            self._end()
+        last = JobError("")
+        for _ in range(_START_ATTEMPTS):
+            if self._closed.is_set():
+                raise WorkerStartError("the worker pool is closed")
+            self.start()
+            if self._ready:
+                return
+            try:
+                self._receive(time.monotonic() + _START_TIMEOUT_S)
+                self._ready = True
+            except JobError as error:
+                last = error
+        if not self._ready:
+            raise WorkerStartError(f"a worker process cannot start: {last.message}", hint=_START_HINT) from last
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
         """Runs `function(*args)` in the process and returns its result.
