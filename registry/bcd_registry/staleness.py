@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -58,14 +58,12 @@ class Difference:
 
     def describe(self) -> str:
         """Both values for people; of tables and lists only what differs. One line."""
+        parts = ""
         if isinstance(self.then, Mapping) and isinstance(self.now, Mapping):
-            return _describe_tables(self.field, self.then, self.now)
-        if isinstance(self.then, list | tuple) and isinstance(self.now, list | tuple):
-            then = [v for v in self.then if v not in self.now]
-            now = [v for v in self.now if v not in self.then]
-            if then or now:
-                return f"{self.field} {_listed(then)} only then, {_listed(now)} only now"
-        return f"{self.field} {_shown(self.then)} then, {_shown(self.now)} now"
+            parts = _describe_tables(self.field, self.then, self.now)
+        elif isinstance(self.then, list | tuple) and isinstance(self.now, list | tuple):
+            parts = _describe_lists(self.field, self.then, self.now)
+        return parts or f"{self.field} {_shown(self.then)} then, {_shown(self.now)} now"
 
 
 def environment_key(environment: Environment) -> str:
@@ -102,6 +100,11 @@ def _comparable(name: str, value: Json) -> Json:
 def _describe_tables(field: str, then: Mapping[str, Json], now: Mapping[str, Json]) -> str:
     names = [n for n in sorted({*then, *now}) if not _same("", then.get(n), now.get(n))]
     return ", ".join(f"{field}.{n} {_shown(then.get(n))} then, {_shown(now.get(n))} now" for n in names)
+
+
+def _describe_lists(field: str, then: Sequence[Json], now: Sequence[Json]) -> str:
+    gone, come = [v for v in then if v not in now], [v for v in now if v not in then]
+    return f"{field} {_listed(gone)} only then, {_listed(come)} only now" if gone or come else ""
 
 
 def _listed(values: list[Json]) -> str:
