@@ -24,7 +24,7 @@ _ERRORS: tuple[tuple[str, type[RegistryError], str, str], ...] = (
     ("SQLITE_FULL", StoreUnavailable, "has no space left", "free some space, or move the home with BCD_HOME"),
     ("SQLITE_READONLY", StoreDenied, "is read-only for this user", "give this user write access, or set BCD_HOME"),
     ("SQLITE_PERM", StoreDenied, "may not be used by this user", "give this user write access, or set BCD_HOME"),
-    ("SQLITE_CANTOPEN", StoreDenied, "cannot be opened by this user", "give this user write access, or set BCD_HOME"),
+    ("SQLITE_CANTOPEN", StoreDenied, "cannot be opened", "it must be a file that this user may write; or set BCD_HOME"),
     ("SQLITE_NOTADB", StoreUnavailable, "is not a database", "move the file away, or set BCD_HOME"),
     ("SQLITE_CORRUPT", StoreUnavailable, "is damaged", "restore it from a backup, or move it away"),
     ("SQLITE_CONSTRAINT_FOREIGNKEY", NotFound, "does not know what the row refers to", "store workloads and environment first"),
