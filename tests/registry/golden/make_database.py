@@ -1,0 +1,63 @@
+"""Writes the golden database of the current revision as SQL: run it once, when a revision is released."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from bcd_registry.catalog.schema import HEAD
+from bcd_registry.catalog.sql import SqlCatalog
+from bcd_registry.model import NetworkVersion, RecordState, RunSummary, TuningRecord, Workload
+from bcd_registry.testing.values import (
+    ENVIRONMENT,
+    hex_of,
+    make_network,
+    make_record,
+    make_run,
+    make_snapshot,
+    make_workload,
+)
+
+GOLDEN = Path(__file__).parent
+
+
+def workloads() -> list[Workload]:
+    return [make_workload(name, cluster="c", extents=(n, 32)) for name, n in (("w1", 16), ("w2", 64))]
+
+
+def networks() -> list[NetworkVersion]:
+    return [make_network("ocr", "1", tuple(workloads()))]
+
+
+def records(environment_key: str) -> list[TuningRecord]:
+    return [make_record(workloads()[0], environment_key, run_id=f"run-{state}", state=state) for state in RecordState]
+
+
+def runs() -> list[RunSummary]:
+    return [make_run("run-measured")]
+
+
+def fill(catalog: SqlCatalog) -> None:
+    catalog.put_workloads(workloads())
+    for network in networks():
+        catalog.put_network(network)
+    added = records(catalog.put_environment(ENVIRONMENT))
+    catalog.add_records(added, [hex_of(record.run_id) for record in added])
+    catalog.add_cost_model(make_snapshot(), hex_of("booster"), hex_of("samples"))
+    for run in runs():
+        catalog.put_run(run)
+
+
+def main(path: Path) -> None:
+    with SqlCatalog.open_file(path) as catalog:
+        fill(catalog)
+    connection = sqlite3.connect(path)
+    (GOLDEN / f"revision_{HEAD}.sql").write_text("\n".join(connection.iterdump()) + "\n")
+    connection.close()
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        main(Path(folder) / "catalog.db")
