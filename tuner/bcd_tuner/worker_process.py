@@ -195,7 +195,7 @@ class WorkerProcess:
             process.wait()
 
     def close(self) -> None:
-        """Ends the process and waits for its end; for the owning thread, after `kill`."""
+        """Ends the process and waits for its end; after `kill`, for the owning thread or once that has ended."""
         self._closed.set()
         self._end()
 

@@ -282,9 +282,9 @@ class _Lane:
                 results[i] = error
 
     def close(self) -> None:
-        self._thread.submit(self.worker.close)
         self.worker.kill()
         self._thread.shutdown(wait=True)
+        self.worker.close()
 
 
 def _close(lanes: Sequence[_Lane], scratch: Scratch) -> None:
