@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import Call, GlobalVar, IRModule, Op, TensorLoad, Var
 from tvm.relax.dpl import is_const, is_op, rewrite_call, wildcard
-from tvm.relax.pipeline import zero_pipeline
 from tvm.s_tir import SBlock
 from tvm.s_tir.meta_schedule.relax_integration import extract_tasks
 from tvm.target import Target
@@ -23,6 +22,11 @@ from bcd_registry.errors import NetworkError
 from bcd_registry.model import Task
 from bcd_tuner.networks import ImportedNetwork, InputSpec
 from bcd_tuner.subgraph import workload_of
+
+_POINTWISE = (0, 1)
+"""TVM's `kElemWise` and `kBroadcast`."""
+_INJECTIVE = 2
+"""TVM's `kInjective`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +95,7 @@ def canonicalise(mod: IRModule) -> IRModule:
     Traces address blocks by name and the names of caches come from buffers; structural equality ignores both. Under
     numbered names a trace of one function replays on any other that is structurally equal.
     """
-    functions = {var: canonical_function(f) if _is_tir(f) else f for var, f in mod.functions.items()}
-    changed = mod.clone()
-    for var, function in functions.items():
-        changed.update_func(var, function)
-    return changed
+    return _map_tir(mod, canonical_function)
 
 
 def canonical_function(function: Any) -> Any:
@@ -170,15 +170,68 @@ class _Names:
 
 
 def _lowering() -> Any:
+    """The passes of TVM's `static_shape_tuning_pipeline` up to tuning, with two corrections of its own."""
     return tvm.transform.Sequential(
         [
             relax.transform.DecomposeOpsForInference(),
             relax.transform.CanonicalizeBindings(),
-            zero_pipeline(),
+            relax.transform.LegalizeOps(),
+            relax.transform.AnnotateTIROpPattern(),
+            tvm.transform.module_pass(_correct_patterns, opt_level=0),
+            relax.transform.FoldConstant(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
             relax.transform.AttachAttrLayoutFreeBuffers(),
+            tvm.transform.module_pass(_pin_rearranged_weights, opt_level=0),
             relax.transform.DeadCodeElimination(["main"]),
         ]
     )
+
+
+def _correct_patterns(mod: IRModule, _: Any) -> IRModule:
+    """Padding at the end of an axis reads element for element, so TVM takes it for an element-wise operator.
+
+    Fused behind a convolution, two of three of its schedules then leave the padding unwritten. As an injective operator
+    it is not fused there.
+    """
+
+    def corrected(function: Any) -> Any:
+        pattern = function.attrs.get("op_pattern")
+        guarded = any(isinstance(s.value, Call) and str(s.value.op.name).endswith("if_then_else") for s in _stores(function))
+        return function.with_attr("op_pattern", _INJECTIVE) if guarded and pattern in _POINTWISE else function
+
+    return _map_tir(mod, corrected)
+
+
+def _pin_rearranged_weights(mod: IRModule, _: Any) -> IRModule:
+    """A weight that is rearranged before its use (as in a transposed convolution) keeps its layout.
+
+    TVM's RewriteLayout takes the rearranging block for a plain copy, and the result is wrong.
+    """
+
+    def pinned(function: Any) -> Any:
+        free = [int(i) for i in function.attrs.get("layout_free_buffers", ())]
+        moved = {store.value.source for store in _stores(function) if isinstance(store.value, TensorLoad)}
+        kept = [i for i in free if function.params[i] not in moved]
+        return function if kept == free else function.with_attr("layout_free_buffers", kept)
+
+    return _map_tir(mod, pinned)
+
+
+def _map_tir(mod: IRModule, change: Callable[[Any], Any]) -> IRModule:
+    """A module with every TIR function changed."""
+    changed = mod.clone()
+    for var, function in mod.functions.items():
+        if _is_tir(function):
+            changed.update_func(var, change(function))
+    return changed
+
+
+def _stores(function: Any) -> list[Any]:
+    """Every store in a TIR function, in order."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (tirx.BufferStore, found.append))
+    return found
 
 
 def _buffers_by_use(function: Any) -> list[Any]:
