@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+import tvm
 from filelock import FileLock
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo
@@ -17,9 +18,10 @@ from tvm.s_tir.meta_schedule.builder import BuilderInput
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from bcd_registry.errors import ConfigError, MeasureError
+from bcd_tuner import worker_jobs
 from bcd_tuner.checking import arguments_of
 from bcd_tuner.light_import import import_intrinsics
-from bcd_tuner.targets import resolve_target
+from bcd_tuner.targets import resolve_target, target_json
 from bcd_tuner.worker_process import JobError, WorkerProcess, WorkerSpec, WorkerStartError
 from bcd_tuner.workers import BuildJob, RunJob, WarmBuilder, WarmPool, WarmRunner
 from tests.tuner import worker_programs as programs
@@ -142,6 +144,15 @@ def test_counters_tell_where_time_went(pool: WarmPool) -> None:
     after = (pool.counters.n_builds, pool.counters.n_runs, pool.counters.build_s, pool.counters.run_s)
     assert [b - a for a, b in zip(before[:2], after[:2], strict=True)] == [1, 1]
     assert all(b > a for a, b in zip(before, after, strict=True))
+
+
+def test_without_a_linker_the_runner_compiles_just_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_jobs, "_linker", lambda: None)
+    module = tvm.ir.save_json(programs.matmul)
+    artifact = worker_jobs.build(module, target_json(TARGET), True, str(tmp_path))
+    assert artifact.endswith(".ll")
+    arguments = arguments_of(programs.matmul, without_rewrite=True)
+    assert len(worker_jobs.run(artifact, arguments, worker_jobs.Evaluation(1, 1.0))) == 1
 
 
 def test_thirty_two_builds_take_seconds(pool: WarmPool) -> None:

@@ -126,7 +126,7 @@ class WarmPool:
             threads=1,
             memory_limit_bytes=limit,
             recycle_after=recycle_after,
-            recycle_bytes=2 * _GIB,
+            recycle_bytes=min(2 * _GIB, max(limit // 2, _GIB // 2)),
             log=self._scratch.path / "worker.log",
         )
         self._builders = [_Lane(replace(spec, log=self._scratch.path / f"build-{i}.log")) for i in range(n_workers)]
@@ -232,17 +232,18 @@ class WarmPool:
     @contextlib.contextmanager
     def _measuring(self, n_runs: int) -> Iterator[None]:
         """Holds the host's lock, with no worker of this pool starting meanwhile."""
-        began = time.monotonic()
-        for lane in [*self._builders, self._runner]:
-            lane.wait_ready()
-        with self._host_lock:
-            locked = time.monotonic()
-            self.counters.lock_wait_s += locked - began
-            try:
+        began, waited_s = time.monotonic(), 0.0
+        try:
+            for lane in [*self._builders, self._runner]:
+                lane.wait_ready()
+            ready = time.monotonic()
+            with self._host_lock:
+                waited_s = time.monotonic() - ready
                 yield
-            finally:
-                self.counters.run_s += time.monotonic() - locked
-                self.counters.n_runs += n_runs
+        finally:
+            self.counters.lock_wait_s += waited_s
+            self.counters.run_s += time.monotonic() - began - waited_s
+            self.counters.n_runs += n_runs
 
 
 def _measurement(evaluation: Evaluation) -> dict[str, Json]:
