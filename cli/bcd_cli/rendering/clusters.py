@@ -72,7 +72,7 @@ def by_cluster(rows: Sequence[Row]) -> list[Row]:
     clusters = [add_up(group, group[0].label) for group in members.values()]
     alike = Counter(row.label for row in clusters)
     named = [replace(row, label=f"{row.label} #{row.cluster[:4]}") if alike[row.label] > 1 else row for row in clusters]
-    return sorted(named, key=lambda row: (-(row.before_ms or 0.0), -(row.after_ms or 0.0), -row.trials, row.label))
+    return sorted(named, key=lambda row: (-(row.before_ms or 0.0), -row.trials, -(row.after_ms or 0.0), row.label))
 
 
 def fold(clusters: Sequence[Row], *, max_rows: int = MAX_ROWS, share: float = SHARE) -> list[Row]:

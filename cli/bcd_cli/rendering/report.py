@@ -59,7 +59,7 @@ def _network_table(report: TuneReport) -> Table:
     latency = report.latency_ms
     table = plain_table(expand=False)
     table.add_column(f"measured end to end, {count(latency.threads, 'thread')}" if latency.threads else "measured end to end")
-    for title in ("median ms", "10th-90th percentile", "untuned / this"):
+    for title in ("median ms", "10th-90th percentile", "speed-up"):
         table.add_column(title, justify="right")
     for name, median, spread in (
         ("untuned", latency.untuned, latency.untuned_range),
@@ -89,7 +89,7 @@ def _effort(report: TuneReport) -> Iterator[RenderableType]:
         parts = (("search", split.search), ("build", split.build), ("run", split.run), ("other", split.other))
         line += "\n  " + ", ".join(f"{name} {100 * spent / split.total:.0f}%" for name, spent in parts)
         if report.first_candidate_s is not None:
-            line += f"; the first candidate measured after {duration(report.first_candidate_s)}"
+            line += f"; first candidate after {duration(report.first_candidate_s)}"
     yield Text(line)
     saving = report.saving
     if saving.trials > 0:
