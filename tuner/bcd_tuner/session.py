@@ -259,7 +259,7 @@ class _Run:
 
     def _open_model(self) -> LatencyModel:
         """The registry's newest cost model for the target, or an empty one and a note that says why."""
-        model = LatencyModel(threads=self._threads, seed=self._request.seed)
+        model = LatencyModel(seed=self._request.seed)
         snapshot: CostModelSnapshot | None = None
         if not self._request.fresh:
             try:
