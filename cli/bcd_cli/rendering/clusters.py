@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,6 +34,11 @@ class Row:
     after_ms: float | None
 
     @property
+    def signature(self) -> str:
+        """Enough of the cluster's signature to tell it from one with the same label."""
+        return self.cluster[:4]
+
+    @property
     def n_tasks(self) -> int:
         """Tasks in the row."""
         return len(self.grades)
@@ -65,14 +69,12 @@ def add_up(rows: Sequence[Row], label: str) -> Row:
 
 
 def by_cluster(rows: Sequence[Row]) -> list[Row]:
-    """One row for each cluster, the costliest first; clusters that look alike get a piece of their signature."""
+    """One row for each cluster, the costliest first."""
     members: dict[str, list[Row]] = {}
     for row in rows:
         members.setdefault(row.cluster, []).append(row)
     clusters = [add_up(group, group[0].label) for group in members.values()]
-    alike = Counter(row.label for row in clusters)
-    named = [replace(row, label=f"{row.label} #{row.cluster[:4]}") if alike[row.label] > 1 else row for row in clusters]
-    return sorted(named, key=lambda row: (-(row.before_ms or 0.0), -row.trials, -(row.after_ms or 0.0), row.label))
+    return sorted(clusters, key=lambda row: (-(row.before_ms or 0.0), -row.trials, -(row.after_ms or 0.0), row.label))
 
 
 def fold(clusters: Sequence[Row], *, max_rows: int = MAX_ROWS, share: float = SHARE) -> list[Row]:

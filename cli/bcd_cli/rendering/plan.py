@@ -27,6 +27,7 @@ def render_plan(plan: Plan) -> RenderableType:
     rows = [row_of_plan(task) for task in plan.tasks]
     table = plain_table()
     table.add_column("cluster", ratio=1, overflow="ellipsis", no_wrap=True)
+    table.add_column("", no_wrap=True)
     table.add_column("grade", overflow="fold", max_width=22)
     for title in ("tasks", "trials", "expected\ntime", "known ms"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -40,7 +41,7 @@ def render_plan(plan: Plan) -> RenderableType:
 
 def _cells(row: Row) -> list[str]:
     expected, known = duration(row.seconds), milliseconds(row.after_ms)
-    return [row.label, grades(row.grades), str(row.n_tasks), str(row.trials), expected, known]
+    return [row.label, row.signature, grades(row.grades), str(row.n_tasks), str(row.trials), expected, known]
 
 
 def _meanings(plan: Plan) -> list[RenderableType]:

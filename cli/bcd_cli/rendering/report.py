@@ -40,7 +40,8 @@ def _cluster_table(report: TuneReport) -> Table:
     rows = [row_of_report(task) for task in report.tasks]
     table = plain_table()
     table.add_column("cluster", ratio=1, overflow="ellipsis", no_wrap=True)
-    table.add_column("grade", overflow="fold", max_width=18)
+    table.add_column("", no_wrap=True)
+    table.add_column("grade", overflow="fold", max_width=17)
     for title in ("tasks", "trials", "time s", "est. ms\nuntuned", "est. ms\ntuned"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in fold(by_cluster(rows)):
@@ -52,7 +53,7 @@ def _cluster_table(report: TuneReport) -> Table:
 
 def _cells(row: Row) -> list[str]:
     latencies = [milliseconds(row.before_ms), milliseconds(row.after_ms)]
-    return [row.label, grades(row.grades), str(row.n_tasks), str(row.trials), seconds(row.seconds), *latencies]
+    return [row.label, row.signature, grades(row.grades), str(row.n_tasks), str(row.trials), seconds(row.seconds), *latencies]
 
 
 def _network_table(report: TuneReport) -> Table:
