@@ -10,10 +10,10 @@ import importlib
 import importlib.util
 import io
 import logging
+import re
 import tempfile
-import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ try:
 except ImportError:  # an extra
     onnxruntime = None
 
+_EXPORT_HINT = "export the model again without that operator, or with another opset"
 _LOG = logging.getLogger(__name__)
 _MAX_INTEGER = 2
 """Exclusive bound of integer inputs: small enough to be a valid token, class or mask in any network."""
@@ -75,10 +76,11 @@ def import_network(spec: NetworkSpec) -> ImportedNetwork:
     path = source_path(spec.source)
     data = _read(path)
     digest = hashlib.sha256(data).hexdigest()
-    if path.suffix == ".pt2":
+    suffix = path.suffix.lower()
+    if suffix == ".pt2":
         mod, inputs = _import_torch(path, spec)
         return ImportedNetwork(spec, mod, inputs, digest, None)
-    if path.suffix != ".onnx":
+    if suffix != ".onnx":
         raise NetworkError(f"{path.name} is neither .onnx nor .pt2", hint="export the model to ONNX or with torch.export.save")
     mod, inputs, fixed = _import_onnx(path, data, spec)
     return ImportedNetwork(spec, mod, inputs, digest, fixed)
@@ -121,21 +123,13 @@ def reference_outputs(network: ImportedNetwork, inputs: list[NDArray[Any]]) -> l
     return [np.asarray(output) for output in session.run(None, _feeds(network, inputs))]
 
 
-def time_onnxruntime(
-    network: ImportedNetwork, inputs: list[NDArray[Any]], threads: int, seconds: float = 1.0
-) -> tuple[float, ...] | None:
-    """Seconds of each run of onnxruntime with all its optimisations, for about `seconds`; None as `reference_outputs`."""
+def onnxruntime_call(network: ImportedNetwork, inputs: list[NDArray[Any]], threads: int) -> Callable[[], Any] | None:
+    """A run of onnxruntime with all its optimisations, to be timed; None as `reference_outputs`."""
     session = _session(network, threads)
     if session is None:
         return None
     feeds = _feeds(network, inputs)
-    session.run(None, feeds)
-    runs: list[float] = []
-    while not runs or sum(runs) < seconds:
-        began = time.perf_counter()
-        session.run(None, feeds)
-        runs.append(time.perf_counter() - began)
-    return tuple(runs)
+    return lambda: session.run(None, feeds)
 
 
 def _read(path: Path) -> bytes:
@@ -150,16 +144,16 @@ def _import_onnx(path: Path, data: bytes, spec: NetworkSpec) -> tuple[IRModule, 
     model = _load_onnx(path, data)
     _fix_inputs(model, spec)
     simple = _simplified(model)
-    with _quiet():
+    with _quiet() as printed:
         try:
             mod = from_onnx(simple, keep_params_in_input=False)
         except tvm.error.OpNotImplemented as error:
             ops = str(error).strip().splitlines()[-1].rsplit(":", 1)[-1].strip()
-            raise NetworkError(
-                f"{path.name} uses operators that TVM does not have: {ops}", hint="export without them"
-            ) from error
+            raise NetworkError(f"{path.name} uses operators that TVM does not have: {ops}", hint=_EXPORT_HINT) from error
         except Exception as error:
-            raise NetworkError(f"TVM cannot import {path.name}: {_last_line(error)}", hint="see --verbose") from error
+            operator = re.search(r"Error converting operator (\w+)", printed.getvalue())
+            where = f"operator {operator[1]}: " if operator else ""
+            raise NetworkError(f"TVM cannot import {path.name}: {where}{_last_line(error)}", hint=_EXPORT_HINT) from error
     return mod, _inputs_of(mod, [value.name for value in _graph_inputs(simple)]), model.SerializeToString()
 
 
@@ -291,11 +285,12 @@ def _import_torch(path: Path, spec: NetworkSpec) -> tuple[IRModule, tuple[InputS
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Iterator[io.StringIO]:
     """Importers print and warn; standard output belongs to the command line."""
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+    printed = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(printed):
         warnings.simplefilter("ignore")
-        yield
+        yield printed
 
 
 def _session(network: ImportedNetwork, threads: int) -> Any:

@@ -11,12 +11,13 @@ take them out: `["i", dtype, value]`, `["f", dtype, value]` and `["shape", ...]`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Call, GlobalVar, IRModule, Op, StringImm, TensorLoad, TensorRegion, Var
+from tvm.ir import Call, IRModule, Op, StringImm, TensorLoad, TensorRegion, Var
 from tvm.s_tir import SBlockRealize
 from tvm.tirx.buffer import BufferType
 
@@ -39,7 +40,8 @@ _OPERANDS: dict[type, tuple[str, ...]] = {
 """Expressions that are their kind and their operands; the operands tell the dtype."""
 
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max", "call"})
-_CONDITIONALS = frozenset({"prim.if_then_else", "tirx.if_then_else"})
+_CONDITIONALS = frozenset({"prim.if_then_else", "tirx.if_then_else"})  # the last two operands are the values
+_UNKNOWN = "this operator cannot be given a key yet: please report it with the network"
 _IGNORED_ATTRS = frozenset({"global_symbol", "op_pattern", "layout_free_buffers", "target"})
 
 
@@ -169,7 +171,7 @@ class _Walk:
             tirx.Evaluate: lambda s: ["evaluate", self.expression(s.value)],
             tirx.While: lambda s: ["while", self.expression(s.condition), self.statement(s.body)],
             tirx.AssertStmt: lambda s: ["assert", self.expression(s.condition)],
-            tirx.AllocBuffer: lambda s: ["alloc", self.buffer(s.buffer)],
+            tirx.AllocBuffer: lambda s: ["alloc", self.buffer(s.buffer), _attribute(s.annotations)],
             tirx.DeclBuffer: lambda s: ["decl", self.buffer(s.buffer), self.expression(s.data)],
             tirx.AttrStmt: self._attr,
         }
@@ -225,6 +227,7 @@ class _Walk:
             {str(name): _attribute(value) for name, value in block.annotations.items()},
             self._optional(block.init),
             self.statement(block.body),
+            sorted(self.buffer(buffer) for buffer in block.alloc_buffers),
         ]
 
     def _rule(self, rules: Mapping[type, Callable[[Any], Json]], kind: type) -> Callable[[Any], Json]:
@@ -232,7 +235,7 @@ class _Walk:
         if rule is None:
             raise NetworkError(
                 f"no rule for {kind.__module__}.{kind.__name__} in a workload's description",
-                hint="this operator cannot be given a key yet: please report it with the network",
+                hint=_UNKNOWN,
             )
         return rule
 
@@ -252,10 +255,11 @@ class _Walk:
         return ["region", self.buffer(region.source), ranges]
 
     def _call(self, call: Any) -> Json:
-        if isinstance(call.op, GlobalVar) or not isinstance(call.op, Op):
+        if not isinstance(call.op, Op):  # a call of another function: a workload has one
             self._rule({}, type(call.op))
-        attrs = None if call.attrs is None else str(call.attrs)
-        return ["call", str(call.op.name), str(call.ty), attrs, *(self.expression(a) for a in call.args)]
+        attrs = None if call.attrs is None else _attribute(dict(call.attrs.items()))
+        types = [str(call.ty), *map(str, call.ty_args)]
+        return ["call", str(call.op.name), types, attrs, *(self.expression(a) for a in call.args)]
 
     def _for(self, loop: Any) -> Json:
         bounds = [self.expression(loop.min), self.expression(loop.extent)]
@@ -275,7 +279,9 @@ class _Walk:
         return ["store", self.buffer(store.buffer), indices, self.expression(store.value)]
 
     def _attr(self, stmt: Any) -> Json:
-        return ["attr", str(stmt.attr_key), self.expression(stmt.value), self.statement(stmt.body)]
+        node = stmt.node.var if isinstance(stmt.node, tirx.IterVar) else stmt.node
+        about = self.variable(node) if isinstance(node, Var) else _attribute(node)
+        return ["attr", str(stmt.attr_key), about, self.expression(stmt.value), self.statement(stmt.body)]
 
 
 def _only_function(mod: IRModule) -> Any:
@@ -295,7 +301,9 @@ def _attribute(value: Any) -> Json:
         return _attribute(value.value)
     if isinstance(value, Mapping):
         return {str(name): _attribute(v) for name, v in value.items()}
-    return [_attribute(v) for v in value]
+    if isinstance(value, Sequence):
+        return [_attribute(v) for v in value]
+    raise NetworkError(f"no rule for the attribute {value} in a workload's description", hint=_UNKNOWN)
 
 
 def _dtype(node: Any) -> str:
@@ -362,5 +370,6 @@ def _main_block(body: Json) -> int:
 
 def _n_bytes(buffer: Json) -> int:
     """Bytes of a buffer of constant shape."""
-    bits = int("".join(c for c in buffer[1].split("x")[0] if c.isdigit()) or 8)
+    name = re.match(r"[a-z]+(\d*)", buffer[1])
+    bits = int(name[1] or 8) if name else 8
     return math.prod(int(dim[2]) for dim in buffer[2][1:]) * max(bits, 8) // 8
