@@ -80,7 +80,12 @@ def count_factorizations(extent: int, n: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def factorizations(extent: int, n: int, max_innermost: int) -> NDArray[np.int64]:
-    """Every ordered factorization whose last factor is at most `max_innermost`: int64, (n_valid, n)."""
+    """Every ordered factorization whose last factor is at most `max_innermost`: int64, (n_valid, n).
+
+    A single factor is the extent, whatever the bound.
+    """
+    if n == 1:
+        return np.array([[extent]], dtype=np.int64)
 
     def expand(rest: int, left: int) -> list[tuple[int, ...]]:
         if left == 1:
