@@ -71,7 +71,8 @@ def read_space(schedule: Schedule) -> DesignSpace:
 def _read_site(instruction: Any, decision: Decision) -> Site:
     kind, value = decision
     if isinstance(value, tuple):
-        return Site(TILE, math.prod(value), len(value), int(instruction.attrs[1]))
+        extent, bound = math.prod(value), int(instruction.attrs[1])
+        return Site(TILE, extent, len(value), bound if bound > 0 else extent)  # -1 bounds nothing
     if kind == CATEGORICAL:
         weights = np.array([float(p.value) for p in instruction.attrs[1]])
         return Site(CATEGORICAL, len(weights), probabilities=tuple(weights / weights.sum()))
@@ -100,6 +101,8 @@ def apply_decisions(
 ) -> Schedule | None:
     """A schedule of `mod` with the decisions taken and postprocessed; an open decision (None) is sampled by TVM.
 
+    TVM mends the factors of a tile that do not divide the extent: what was decided is what `read_decisions` says.
+
     Returns:
         None when the decisions do not fit the workload or a postprocessor refuses them.
     """
@@ -118,12 +121,7 @@ def apply_decisions(
 
 
 def match_space(spaces: Sequence[DesignSpace], sketch: str, decisions: Sequence[Decision]) -> int | None:
-    """The index of the space that decisions taken elsewhere fit: the same sketch, else the first with sites of the same shapes."""
-    for index, space in enumerate(spaces):
-        if space.sketch == sketch and len(space.sites) == len(decisions):
-            return index
+    """The index of the space that decisions taken elsewhere fit: sites of the same shapes, and the same sketch if one has it."""
     shapes = site_shapes(decisions)
-    for index, space in enumerate(spaces):
-        if tuple(site.shape for site in space.sites) == shapes:
-            return index
-    return None
+    fitting = [i for i, space in enumerate(spaces) if tuple(site.shape for site in space.sites) == shapes]
+    return next((i for i in fitting if spaces[i].sketch == sketch), fitting[0] if fitting else None)
