@@ -165,8 +165,8 @@ def _load_onnx(path: Path, data: bytes) -> onnx.ModelProto:
         onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
     except Exception as error:
         raise NetworkError(f"{path.name} is not an ONNX model: {_last_line(error)}", hint=hint) from error
-    if not model.graph.node or not model.graph.output:
-        raise NetworkError(f"{path.name} is not an ONNX model: it has no operators", hint=hint)
+    if not (model.graph.node and model.graph.output and model.opset_import):
+        raise NetworkError(f"{path.name} is not an ONNX model: it has no operators or no opset", hint=hint)
     return model
 
 
