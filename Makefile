@@ -13,7 +13,8 @@ help:  ## Show this list.
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "No venv: on Debian and Ubuntu, apt install python3-venv"; exit 2; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@echo "installing into $(VENV): some minutes, 2 GB"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
 venv: $(STAMP)  ## Make .venv and install everything into it.
