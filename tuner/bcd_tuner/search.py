@@ -27,6 +27,8 @@ from .space import apply_decisions, match_space, read_decisions, read_space
 _MAX_SEED = 2**31 - 1
 _ENUMERABLE = 24
 _DRY_ATTEMPTS = 3
+_FAR = 8.0
+"""Distance in octaves beyond which priors weigh the same; that of another number of loops is infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class TaskSearch:
             if space is None:
                 unmatched += 1
                 continue
-            seed = Seed(space, prior.record.decisions, math.exp(-prior.distance), prior.record.id)
+            seed = Seed(space, prior.record.decisions, math.exp(-min(prior.distance, _FAR)), prior.record.id)
             self._priors.append(seed)
             self._carry.append(seed)
         if unmatched and not self._priors:
@@ -175,13 +177,20 @@ class TaskSearch:
             score: Predicts a score for each candidate, higher is better; None when it knows nothing yet.
         """
         if self._enumerated is not None:
-            return self._realize(list(itertools.islice(self._enumerated, n)))
+            return self._next_enumerated(n)
         carried = self._realize([(s.space, self._carried(s), 0.0, s.parent_id) for s in self._take_carry(n // 2)])
         wanted = n - len(carried)
         n_control = wanted if not self._seeds() else max(1, round(self._policy.control_share * wanted))
         diffused = self._pick(self._draw_diffused, wanted - n_control, score)
-        control = self._pick(self._draw_control, n_control, score)
+        control = self._pick(self._draw_control, wanted - len(diffused), score)
         return [*carried, *diffused, *control]
+
+    def _next_enumerated(self, n: int) -> list[Candidate]:
+        """The next `n` that the postprocessors accept."""
+        found: list[Candidate] = []
+        while draws := list(itertools.islice(self._enumerated, n - len(found))):
+            found += self._realize(draws)
+        return found
 
     def tell(self, candidates: Sequence[Candidate], latencies_s: Sequence[float]) -> None:
         """Take in what was measured (infinite for a failure): Θ' grows, σ adapts, a misleading prior is dropped."""

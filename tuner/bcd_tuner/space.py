@@ -121,7 +121,7 @@ def apply_decisions(
 
 
 def match_space(spaces: Sequence[DesignSpace], sketch: str, decisions: Sequence[Decision]) -> int | None:
-    """The index of the space that decisions taken elsewhere fit: sites of the same shapes, and the same sketch if one has it."""
+    """The index of the space that decisions taken elsewhere fit: its shapes, and its sketch if one has it."""
     shapes = site_shapes(decisions)
     fitting = [i for i, space in enumerate(spaces) if tuple(site.shape for site in space.sites) == shapes]
     return next((i for i in fitting if spaces[i].sketch == sketch), fitting[0] if fitting else None)
