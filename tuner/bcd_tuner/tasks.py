@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from bcd_registry.model import Task
 from bcd_tuner.networks import ImportedNetwork, InputSpec
 from bcd_tuner.subgraph import workload_of
 
+_LOG = logging.getLogger(__name__)
 _POINTWISE = (0, 1)
 """TVM's `kElemWise` and `kBroadcast`."""
 _INJECTIVE = 2
@@ -47,7 +49,7 @@ class LoweredNetwork:
 
     Attributes:
         mod: Every TIR function with canonical names, so that the module of a task is structurally equal to its function.
-        tasks: In the order of the network's calls, each workload once.
+        tasks: In the order of the network's calls, each workload once; functions that cannot be scheduled are left out.
     """
 
     mod: IRModule
@@ -80,7 +82,7 @@ def finish(mod: IRModule, target: Target) -> IRModule:
     `LiftTransformParams` is for weights that are parameters; here they are constants, and folding is enough.
     """
     passes = [
-        relax.transform.SplitLayoutRewritePreproc(),
+        tvm.transform.module_pass(_split_layout_rewrites, opt_level=0),
         relax.transform.FoldConstant(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),
@@ -197,7 +199,10 @@ def _correct_patterns(mod: IRModule, _: Any) -> IRModule:
 
     def corrected(function: Any) -> Any:
         pattern = function.attrs.get("op_pattern")
-        guarded = any(isinstance(s.value, Call) and str(s.value.op.name).endswith("if_then_else") for s in _stores(function))
+        guarded = any(
+            isinstance(s.value, Call) and str(s.value.op.name).endswith("if_then_else")
+            for s in _all(function, tirx.BufferStore)
+        )
         return function.with_attr("op_pattern", _INJECTIVE) if guarded and pattern in _POINTWISE else function
 
     return _map_tir(mod, corrected)
@@ -211,11 +216,20 @@ def _pin_rearranged_weights(mod: IRModule, _: Any) -> IRModule:
 
     def pinned(function: Any) -> Any:
         free = [int(i) for i in function.attrs.get("layout_free_buffers", ())]
-        moved = {store.value.source for store in _stores(function) if isinstance(store.value, TensorLoad)}
+        moved = {store.value.source for store in _all(function, tirx.BufferStore) if isinstance(store.value, TensorLoad)}
         kept = [i for i in free if function.params[i] not in moved]
         return function if kept == free else function.with_attr("layout_free_buffers", kept)
 
     return _map_tir(mod, pinned)
+
+
+def _split_layout_rewrites(mod: IRModule, _: Any) -> IRModule:
+    """TVM's SplitLayoutRewritePreproc, shown only the functions that rewrite a layout: it aborts on opaque ones."""
+    aside = {var: f for var, f in mod.functions.items() if _is_tir(f) and not _rewrites_layout(f)}
+    shown = IRModule({var: f for var, f in mod.functions.items() if var not in aside}, mod.attrs, mod.global_infos)
+    changed = relax.transform.SplitLayoutRewritePreproc()(shown)
+    changed.update(IRModule(aside))
+    return changed
 
 
 def _map_tir(mod: IRModule, change: Callable[[Any], Any]) -> IRModule:
@@ -227,11 +241,23 @@ def _map_tir(mod: IRModule, change: Callable[[Any], Any]) -> IRModule:
     return changed
 
 
-def _stores(function: Any) -> list[Any]:
-    """Every store in a TIR function, in order."""
+def _all(function: Any, kind: type) -> list[Any]:
+    """Every statement of a kind in a TIR function, inner ones first."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(function.body, (tirx.BufferStore, found.append))
+    tvm_ffi.structural_walk(function.body, (kind, found.append))
     return found
+
+
+def _rewrites_layout(function: Any) -> bool:
+    return any("meta_schedule.layout_rewrite_preproc" in block.annotations for block in _all(function, SBlock))
+
+
+def _is_tunable(function: Any) -> bool:
+    """Whether there is something to schedule: blocks under a root, and extents that are numbers."""
+    blocks = _all(function, SBlock)
+    extents = [i.dom.extent for block in blocks for i in block.iter_vars]
+    dims = [dim for param in function.params if isinstance(param.ty, BufferType) for dim in param.ty.shape]
+    return len(blocks) > 1 and blocks[-1].name_hint == "root" and all(isinstance(n, tirx.IntImm) for n in (*extents, *dims))
 
 
 def _buffers_by_use(function: Any) -> list[Any]:
@@ -256,6 +282,9 @@ def _iter_tasks(mod: IRModule, target: Target, labels: dict[str, str]) -> Iterat
     extracted = [(names[_structure(t.dispatched[0])], t) for t in extract_tasks(mod, target)]
     for name, task in sorted(extracted, key=lambda pair: position[pair[0]]):
         module = task.dispatched[0]
+        if not _is_tunable(module["main"]):
+            _LOG.debug("%s runs as it is: no schedule can be searched for it", name)
+            continue
         workload = workload_of(module, labels[name])
         if workload.key in found:
             raise NetworkError(f"{name} and {found[workload.key].task.name} differ and have one key", hint="please report it")
