@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import math
 import time
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +19,7 @@ import xgboost
 from numpy.typing import NDArray
 
 from bcd_registry.errors import CostModelError
-from bcd_registry.model import CostModelSnapshot
+from bcd_registry.model import CostModelSnapshot, digest_of
 
 Floats = NDArray[np.float32]
 
@@ -40,6 +42,7 @@ _PARAMS: Mapping[str, Any] = {
     "subsample": 0.9,
     "colsample_bytree": 0.5,
     "max_bin": 16,
+    "seed_per_iteration": True,  # else a tree depends on what else was trained in the process
     "nthread": 1,
     "verbosity": 0,
 }
@@ -129,7 +132,9 @@ class LatencyModel:
         self._train_base()
         assert self._base is not None
         self.held_out_accuracy = self.rank_accuracy()
+        booster = bytes(self._base.save_raw("ubj"))
         metadata = {
+            "booster": digest_of(booster),
             "extractor": EXTRACTOR,
             "n_features": feature_width,
             "n_samples": len(self.samples),
@@ -137,7 +142,7 @@ class LatencyModel:
             "rank_accuracy": self.held_out_accuracy,
             "xgboost": xgboost.__version__,
         }
-        return CostModelSnapshot(target, bytes(self._base.save_raw("ubj")), _pack(self.samples), metadata, time.time())
+        return CostModelSnapshot(target, booster, _pack(self.samples), metadata, time.time())
 
     def pretrain(self, snapshot: CostModelSnapshot, feature_width: int) -> None:
         """Start from a registry's snapshot: its booster is used as it is, and its samples join later training.
@@ -152,6 +157,8 @@ class LatencyModel:
         theirs, ours = (str(v).split(".")[0] for v in (snapshot.metadata.get("xgboost"), xgboost.__version__))
         if theirs != ours:
             raise CostModelError(f"the snapshot was written by xgboost {theirs}, {ours} is installed")
+        if snapshot.metadata.get("booster") != digest_of(snapshot.booster):  # xgboost crashes or hangs on broken bytes
+            raise CostModelError("the snapshot's booster is damaged")
         booster = xgboost.Booster(self._params)
         try:
             booster.load_model(bytearray(snapshot.booster))
@@ -160,6 +167,7 @@ class LatencyModel:
         if booster.num_features() != feature_width:
             raise CostModelError(f"the booster has {booster.num_features()} features, {feature_width} expected")
         self.samples = _unpack(snapshot.samples, feature_width)
+        self._fine.clear()
         self._base, self._n_base, self.n_pretrained = booster, len(self.samples), len(self.samples)
 
     def rank_accuracy(self, *, share: float = 0.2) -> float | None:
@@ -192,7 +200,9 @@ class LatencyModel:
 
     def _train(self, samples: Samples, rounds: int, base: xgboost.Booster | None = None) -> xgboost.Booster:
         began = time.monotonic()
-        matrix = xgboost.QuantileDMatrix(np.array(samples.features, dtype=np.float32), label=samples.labels(), max_bin=_PARAMS["max_bin"], nthread=1)
+        matrix = xgboost.QuantileDMatrix(
+            np.array(samples.features, dtype=np.float32), label=samples.labels(), max_bin=_PARAMS["max_bin"], nthread=1
+        )
         booster = xgboost.train(self._params, matrix, num_boost_round=rounds, xgb_model=base)
         self.train_s += time.monotonic() - began
         return booster
@@ -211,6 +221,9 @@ def pair_accuracy(scores: NDArray[Any], labels: Floats, workloads: Sequence[str]
     return right / total if total else None
 
 
+_ARRAYS = ("features", "latencies_s", "workloads", "clusters")
+
+
 def _pack(samples: Samples) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(
@@ -226,11 +239,17 @@ def _pack(samples: Samples) -> bytes:
 def _unpack(data: bytes, feature_width: int) -> Samples:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            features, latencies = file["features"], file["latencies_s"]
-            workloads, clusters = (file[name].tolist() for name in ("workloads", "clusters"))
-    except (ValueError, KeyError, OSError, EOFError) as error:
+            features, latencies, workloads, clusters = (file[name] for name in _ARRAYS)
+    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise CostModelError("the snapshot's samples cannot be read") from error
-    n = len(latencies)
-    if features.shape != (n, feature_width) or len(workloads) != n or len(clusters) != n or features.dtype != np.float32:
+    n = len(features)
+    if features.shape != (n, feature_width) or any(column.shape != (n,) for column in (latencies, workloads, clusters)):
         raise CostModelError(f"the snapshot's samples have the shape {features.shape}, ({n}, {feature_width}) expected")
-    return Samples(list(features), latencies.tolist(), workloads, clusters)
+    if [a.dtype.kind + str(a.dtype.itemsize) for a in (features, latencies)] != ["f4", "f8"] or {
+        workloads.dtype.kind,
+        clusters.dtype.kind,
+    } != {"U"}:
+        raise CostModelError("the snapshot's samples have other types than this release needs")
+    if not np.isfinite(features).all() or not (latencies > 0.0).all():
+        raise CostModelError("the snapshot's samples hold what nobody can measure")
+    return Samples(list(features), latencies.tolist(), workloads.tolist(), clusters.tolist())
