@@ -225,6 +225,17 @@ def test_constants_are_reshaped_without_a_compiler() -> None:
     np.testing.assert_allclose(_run(finish(found.mod, found.target), [x])[0], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float16", "float64"])
+def test_a_reshaped_constant_keeps_its_dtype(dtype: str) -> None:
+    constant = relax.const(np.ones((2, 3), dtype), dtype=dtype)
+    small = network(lambda b, _: b.emit(relax.op.reshape(constant, (3, 2))), [InputSpec("x", (1,), "float32")])
+    folded = fold_constant_views(small.mod)
+    assert "reshape" not in folded.script()
+    result = folded["main"].body.body
+    assert str(result.ty) == f'R.Tensor((3, 2), dtype="{dtype}")'
+    assert str(result.value.numpy().dtype) == dtype
+
+
 @pytest.mark.parametrize(
     ("name", "label"),
     [

@@ -138,8 +138,11 @@ def fold_constant_views(mod: IRModule) -> IRModule:
     expand = is_op("relax.expand_dims")(constant)
 
     def folded(call: Any, matched: Any) -> Any:
-        dims = [int(dim) for dim in call.ty.shape.values]
-        return relax.const(matched[constant].value.numpy().reshape(dims))
+        dims = call.ty.shape.values
+        if not all(isinstance(dim, tirx.IntImm) for dim in dims):
+            return call
+        array = matched[constant].value.numpy().reshape([int(dim) for dim in dims])
+        return relax.const(array, dtype=str(array.dtype))  # by itself it narrows int64 and float64
 
     main = mod["main"]
     for pattern in (reshape, expand):
@@ -198,12 +201,9 @@ def _correct_patterns(mod: IRModule, _: Any) -> IRModule:
     """
 
     def corrected(function: Any) -> Any:
-        pattern = function.attrs.get("op_pattern")
-        guarded = any(
-            isinstance(s.value, Call) and str(s.value.op.name).endswith("if_then_else")
-            for s in _all(function, tirx.BufferStore)
-        )
-        return function.with_attr("op_pattern", _INJECTIVE) if guarded and pattern in _POINTWISE else function
+        guarded = any(_is_guarded(store.value) for store in _all(function.body, tirx.BufferStore))
+        pointwise = _attribute(function, "op_pattern", None) in _POINTWISE
+        return function.with_attr("op_pattern", _INJECTIVE) if guarded and pointwise else function
 
     return _map_tir(mod, corrected)
 
@@ -211,12 +211,12 @@ def _correct_patterns(mod: IRModule, _: Any) -> IRModule:
 def _pin_rearranged_weights(mod: IRModule, _: Any) -> IRModule:
     """A weight that is rearranged before its use (as in a transposed convolution) keeps its layout.
 
-    TVM's RewriteLayout takes the rearranging block for a plain copy, and the result is wrong.
+    TVM's RewriteLayout takes the rearranging block for a plain copy, and the results are wrong.
     """
 
     def pinned(function: Any) -> Any:
-        free = [int(i) for i in function.attrs.get("layout_free_buffers", ())]
-        moved = {store.value.source for store in _all(function, tirx.BufferStore) if isinstance(store.value, TensorLoad)}
+        free = [int(i) for i in _attribute(function, "layout_free_buffers", ())]
+        moved = {buffer for store in _all(function.body, tirx.BufferStore) for buffer in _rearranged(store)}
         kept = [i for i in free if function.params[i] not in moved]
         return function if kept == free else function.with_attr("layout_free_buffers", kept)
 
@@ -241,20 +241,35 @@ def _map_tir(mod: IRModule, change: Callable[[Any], Any]) -> IRModule:
     return changed
 
 
-def _all(function: Any, kind: type) -> list[Any]:
-    """Every statement of a kind in a TIR function, inner ones first."""
+def _all(node: Any, kind: type) -> list[Any]:
+    """Every node of a kind in TIR, inner ones first."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(function.body, (kind, found.append))
+    tvm_ffi.structural_walk(node, (kind, found.append))
     return found
 
 
+def _attribute(function: Any, name: str, default: Any) -> Any:
+    return default if function.attrs is None else function.attrs.get(name, default)
+
+
+def _is_guarded(value: Any) -> bool:
+    return isinstance(value, Call) and str(getattr(value.op, "name", "")).endswith("if_then_else")
+
+
+def _rearranged(store: Any) -> tuple[Any, ...]:
+    """The buffer that a store only moves to other indices, if that is all it does."""
+    loads = _all(store.value, TensorLoad)
+    moves = any(not tvm_ffi.structural_equal(load.indices, store.indices) for load in loads)
+    return (loads[0].source,) if moves and len({load.source for load in loads}) == 1 else ()
+
+
 def _rewrites_layout(function: Any) -> bool:
-    return any("meta_schedule.layout_rewrite_preproc" in block.annotations for block in _all(function, SBlock))
+    return any("meta_schedule.layout_rewrite_preproc" in block.annotations for block in _all(function.body, SBlock))
 
 
 def _is_tunable(function: Any) -> bool:
     """Whether there is something to schedule: blocks under a root, and extents that are numbers."""
-    blocks = _all(function, SBlock)
+    blocks = _all(function.body, SBlock)
     extents = [i.dom.extent for block in blocks for i in block.iter_vars]
     dims = [dim for param in function.params if isinstance(param.ty, BufferType) for dim in param.ty.shape]
     return len(blocks) > 1 and blocks[-1].name_hint == "root" and all(isinstance(n, tirx.IntImm) for n in (*extents, *dims))
@@ -275,7 +290,7 @@ def _iter_tasks(mod: IRModule, target: Target, labels: dict[str, str]) -> Iterat
     """The tasks in the order of their first call; functions that are structurally equal are one task."""
     normalise = tvm_ffi.get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
     names: dict[Any, str] = {}
-    for name in _called(mod["main"]):
+    for name in _called(mod):
         names.setdefault(_structure(normalise(mod[name])), name)
     position = {name: i for i, name in enumerate(names.values())}
     found: dict[str, TaskModule] = {}
@@ -296,10 +311,18 @@ def _structure(mod: IRModule) -> Any:
     return tvm_ffi.StructuralKey(mod["main"])
 
 
-def _called(main: Any) -> list[str]:
+def _called(mod: IRModule) -> list[str]:
     """Names of the TIR functions that the network calls, in order, each as often as it is called."""
-    calls = [b.value for block in main.body.blocks for b in block.bindings if isinstance(b.value, Call)]
-    return [call.args[0].name_hint for call in calls if call.args and isinstance(call.args[0], GlobalVar)]
+    names: list[str] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, Call) and node.args and isinstance(node.args[0], GlobalVar):
+            names.append(str(node.args[0].name_hint))
+
+    callers = {var.name_hint: f for var, f in mod.functions.items() if not _is_tir(f)}
+    for name in sorted(callers, key=lambda name: (name != "main", name)):
+        relax.analysis.post_order_visit(callers[name], visit)
+    return names
 
 
 @functools.cache
