@@ -29,6 +29,6 @@ def read_snapshot(folder: Path) -> CostModelSnapshot:
     try:
         values = json.loads((folder / _METADATA).read_text())
         booster, samples = (folder / _BOOSTER).read_bytes(), (folder / _SAMPLES).read_bytes()
-        return CostModelSnapshot(values["target"], booster, samples, values["metadata"], values["created_at"])
+        return CostModelSnapshot(values["target"], booster, samples, dict(values["metadata"]), values["created_at"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CostModelError(f"no cost model can be read from {folder}") from error
