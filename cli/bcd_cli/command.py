@@ -5,22 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from bcd_cli.interrupts import INTERRUPTED
 from bcd_cli.state import State, state_of
 from bcd_registry.errors import BcdError
 
-INTERRUPTED = 130
 FAILED = 5
 
 
@@ -32,7 +30,7 @@ class Command(TyperCommand):
         state = state_of(ctx)
         _set_up_logging(state)
         try:
-            with _signals_as_interrupts(state):
+            with state.interrupts.handled():
                 result = super().invoke(ctx)
                 sys.stdout.flush()
         except (typer.Exit, typer.Abort):
@@ -91,27 +89,6 @@ def _write_traceback(state: State) -> Path:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     return Path(path_text)
-
-
-@contextlib.contextmanager
-def _signals_as_interrupts(state: State) -> Iterator[None]:
-    """SIGTERM, which CI sends to a cancelled job, ends a run as Ctrl-C does: workers stopped, records kept."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        state.interrupted = True
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    try:
-        before = {number: signal.signal(number, interrupt) for number in numbers}
-    except ValueError:  # not the main thread: signals don't arrive here
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _set_up_logging(state: State) -> None:

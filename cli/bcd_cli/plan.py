@@ -29,7 +29,11 @@ def plan(
         from bcd_tuner.session import TuneRequest
         from bcd_tuner.session import plan as make_plan
 
-        with state.open_registry() as registry, open_progress(state.err) as progress:
+        with (
+            state.open_registry() as registry,
+            open_progress(state.err) as shown,
+            state.interrupts.deferred(shown) as progress,
+        ):
             found = make_plan(TuneRequest(spec, fresh=fresh), registry, progress=progress)
     if as_json:
         print_json(found.as_json())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from bcd_cli.interrupts import Interrupts
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,13 +24,13 @@ class State:
     """The options before the command's name, and what is opened from them when it is first needed.
 
     Attributes:
-        interrupted: Ctrl-C or SIGTERM came, even where the command still ended with a result.
+        interrupts: What Ctrl-C and SIGTERM do.
     """
 
     home: Path | None = None
     config: Path | None = None
     debug: bool = False
-    interrupted: bool = False
+    interrupts: Interrupts = field(default_factory=Interrupts, repr=False)
     _settings: Settings | None = field(default=None, repr=False)
     _consoles: dict[bool, Console] = field(default_factory=dict, repr=False)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from bcd_cli import options
-from bcd_cli.command import FAILED, INTERRUPTED, example
+from bcd_cli.command import FAILED, example
+from bcd_cli.interrupts import INTERRUPTED
 from bcd_cli.state import State, state_of
 from bcd_cli.streams import print_json, stdout_to_stderr
 
@@ -48,14 +49,18 @@ def tune(
         from bcd_tuner.tracking import Tracker
 
         tracker = Tracker(state.settings.mlflow_tracking_uri)
-        with state.open_registry() as registry, open_progress(state.err) as progress:
+        with (
+            state.open_registry() as registry,
+            open_progress(state.err) as shown,
+            state.interrupts.deferred(shown) as progress,
+        ):
             request = TuneRequest(spec, seed=seed, fresh=fresh)
             report = run(request, registry, progress=progress, tracker=tracker, output_dir=state.settings.home / "runs")
     if as_json:
         print_json(report.as_json())
     else:
         _print_report(state, report, tracker.ui_command)
-    if state.interrupted:
+    if report.interrupted and state.interrupts.arrived:
         raise typer.Exit(INTERRUPTED)
     if not (report.checked or report.interrupted):
         raise typer.Exit(FAILED)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,30 +162,52 @@ def _raising(error: BaseException) -> Run:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_that_reaches_the_command(
+def test_interrupt_waits_for_the_next_step_and_comes_once(
     invoke: Invoke, session: Callable[[Run], None], model: str, number: signal.Signals
 ) -> None:
-    def run(*_: object, **__: object) -> Any:
+    reached: list[str] = []
+
+    def run(request: TuneRequest, registry: object, *, progress: ProgressSink, **rest: object) -> TuneReport:
         signal.raise_signal(number)
-        threading.Event().wait(10)
-
-    session(run)
-    result = invoke("tune", "--model", model)
-    assert (result.exit_code, result.stdout) == (130, "")
-    assert "interrupted" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-def test_interrupt_that_the_session_turned_into_a_report(invoke: Invoke, session: Callable[[Run], None], model: str) -> None:
-    def run(*_: object, **__: object) -> TuneReport:
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+        reached.append("in the compiler")
+        with pytest.raises(KeyboardInterrupt):
+            progress(ProgressEvent("tune", "round 1"))
+        progress(ProgressEvent("tune", "ending"))
         return make_report(interrupted=True, checked=False)
 
     session(run)
     result = invoke("tune", "--model", model, "--json")
+    assert reached == ["in the compiler"]
     assert result.exit_code == 130
     assert json.loads(result.stdout)["interrupted"] is True
+
+
+def test_interrupt_that_the_session_does_not_catch(invoke: Invoke, session: Callable[[Run], None], model: str) -> None:
+    def run(request: TuneRequest, registry: object, *, progress: ProgressSink, **rest: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        progress(ProgressEvent("read", "reading"))
+
+    session(run)
+    result = invoke("plan", "--model", model)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "interrupted\n" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_interrupt_after_the_last_step_does_not_spoil_the_result(
+    invoke: Invoke, session: Callable[[Run], None], model: str
+) -> None:
+    def run(*_: object, **__: object) -> TuneReport:
+        signal.raise_signal(signal.SIGINT)
+        return make_report()
+
+    session(run)
+    assert invoke("tune", "--model", model).exit_code == 0
+
+
+def test_interrupt_elsewhere_comes_at_once(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bcd_registry.settings.upgrade_catalog", lambda settings: signal.raise_signal(signal.SIGINT))
+    assert invoke("db", "upgrade").exit_code == 130
 
 
 def test_a_network_that_differs_fails(invoke: Invoke, session: Callable[[Run], None], model: str) -> None:

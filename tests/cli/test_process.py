@@ -71,3 +71,20 @@ def test_variable_that_is_wrong(tmp_path: Path) -> None:
 def test_home_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "home").symlink_to("/proc/nowhere")
     assert "/home" in _assert_refused(_run("networks", "list", cwd=tmp_path), 4)
+
+
+SECOND_INTERRUPT = """
+import signal
+from bcd_cli.interrupts import Interrupts
+interrupts = Interrupts()
+with interrupts.handled(), interrupts.deferred(print):
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGTERM)
+    print("not reached")
+"""
+
+
+def test_second_interrupt_ends_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", SECOND_INTERRUPT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "again stops at once" in done.stderr
