@@ -32,6 +32,20 @@ def matmul(m: int, n: int, k: int) -> Any:
     return _module(a, b, topi.matmul(a, b))
 
 
+def doubled_matmul(n: int) -> Any:
+    """Twice the product, under the arguments of `matmul(n, n, n)`."""
+    a, b = _tensor(n, n), _tensor(n, n)
+    return _module(a, b, topi.multiply(topi.matmul(a, b), 2.0))
+
+
+def slow_matmul(n: int, times: int) -> Any:
+    """The product by so many times the work, under the arguments of `matmul(n, n, n)`."""
+    a, b = _tensor(n, n), _tensor(n, n)
+    k, again = te.reduce_axis((0, n)), te.reduce_axis((0, times))
+    product = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j] * (1.0 / times), axis=[k, again]))
+    return _module(a, b, product)
+
+
 def relu(*shape: int) -> Any:
     """Nothing to decide."""
     a = _tensor(*shape)
