@@ -45,7 +45,7 @@ Names = tuple[str, str]
 
 
 @derived_object
-class DiffusionCostModel(PyCostModel):
+class DiffusionCostModel(PyCostModel):  # type: ignore[misc]
     """MetaSchedule's cost model over `LatencyModel`.
 
     Args:

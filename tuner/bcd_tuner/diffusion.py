@@ -150,7 +150,8 @@ def project_tiles(logs: NDArray[np.float64], site: Site) -> NDArray[np.int64]:
         return np.array([_project_greedily(row, site) for row in logs], dtype=np.int64)
     table = _log_factorizations(site.extent, site.n, site.max_innermost)
     distances = (table**2).sum(axis=1)[None, :] - 2.0 * logs @ table.T
-    return factorizations(site.extent, site.n, site.max_innermost)[distances.argmin(axis=1)]
+    nearest: NDArray[np.int64] = factorizations(site.extent, site.n, site.max_innermost)[distances.argmin(axis=1)]
+    return nearest
 
 
 def _project_greedily(logs: NDArray[np.float64], site: Site) -> list[int]:

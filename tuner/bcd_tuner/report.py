@@ -190,7 +190,7 @@ class TuneReport:
         wall_s: Seconds from the command's start to its end.
         first_candidate_s: Seconds from tasks extracted to the first measured candidate; None with no trial.
         checked: The tuned network's outputs equal the untuned one's.
-        interrupted: Cut short by Ctrl-C or by the time budget: what was found is kept as priors.
+        interrupted: Cut short by Ctrl-C: what was found is kept as priors, and nothing was checked.
         notes: Warnings for people, one line each.
     """
 

@@ -103,7 +103,7 @@ class Tuning:
         self._by_key = {run.key: run for run in runs}
 
     def run(self, observe: Callable[[Step], None]) -> None:
-        """Round after round until nothing is granted any more or the time is up. Ctrl-C may stop it between any two lines."""
+        """Round after round until nothing is granted any more or the time is up; what `observe` raises ends it cleanly."""
         while (task := self._schedule.next_task()) is not None:
             if self._around.clock() >= self._around.stop_at:
                 self.cut_short = True
@@ -180,7 +180,7 @@ class Tuning:
                 num_threads=self._around.threads,
             )
             spaces = task.context.generate_design_space()
-        except Exception as error:  # TVM raises what its C++ does; a task without a design space stays untuned
+        except Exception as error:  # noqa: BLE001 -- TVM raises what its C++ does; the task stays untuned
             task.notes.append(f"no design space: {str(error).strip().splitlines()[-1][:120]}")
             return None
         task.search = TaskSearch(

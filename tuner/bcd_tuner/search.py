@@ -303,7 +303,7 @@ PriorsOf = Callable[[Any], Sequence[Prior]]
 
 
 @derived_object
-class DiffusionSearch(PySearchStrategy):
+class DiffusionSearch(PySearchStrategy):  # type: ignore[misc]
     """MetaSchedule's search strategy for Bayesian code diffusion.
 
     Args:

@@ -7,7 +7,7 @@ import json
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from bcd_registry.errors import BcdError, CostModelError, MeasureError, Registry
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
+    Json,
     NetworkSpec,
     NetworkVersion,
     RunSummary,
@@ -43,6 +44,7 @@ from .tracking import Tracker
 from .workers import WarmPool
 
 _SLOWER = 1.03
+"""A tuned network is published unless its median is above the untuned one's by more than this: less is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,9 @@ def tune(
 ) -> TuneReport:
     """Tune a network from what the registry knows, check the result, publish it and report.
 
-    Ctrl-C (KeyboardInterrupt) during the tuning ends it cleanly: what was measured stays as priors, and the report says
-    `interrupted`.
+    A KeyboardInterrupt that `progress` raises during the tuning ends it cleanly: what was measured stays as priors, and the
+    report says `interrupted`. A signal handler must not raise by itself: that crashes inside the compiler's C++, so it should
+    leave a mark for `progress` to find.
 
     Args:
         progress: Called from this thread with each step.
@@ -116,6 +119,7 @@ class _Run:
         self._id = uuid.uuid4().hex
         self._notes: list[str] = []
         self._environment_key = ""
+        self._environment: Mapping[str, Json] = {}
         self._target = resolve_target(request.spec.target)
         self._target_text = canonical_json(canonical_target(self._target))
         self._threads = int(self._target.attrs.get("num-cores", usable_cores()))
@@ -159,7 +163,7 @@ class _Run:
         return report
 
     def _tune(self, prepared: Prepared, runs: list[TaskRun], tuning: Tuning, pool: WarmPool, model: LatencyModel) -> TuneReport:
-        saving = self._saving(prepared)
+        cost = seconds_a_trial(self._registry.list_runs())
         interrupted = False
         try:
             tuning.run(self._observe)
@@ -169,11 +173,11 @@ class _Run:
         self._notes += tuning.notes
         if tuning.cut_short:
             self._notes.append("the time budget ended the search: unfinished tasks are kept as priors and go on next time")
-        checked, outcome = Checked(), None
+        outcome = None
         if interrupted:
             self._notes.append("interrupted: what was measured is kept, and the same command goes on from there")
         else:
-            checked, outcome = self._check(prepared, runs, tuning, pool)
+            outcome = self._check(prepared, runs, tuning, pool)
         if tuning.trials:
             self._publish_model(model)
         return build_report(
@@ -186,14 +190,14 @@ class _Run:
             tuning=tuning,
             time_split=time_split,
             outcome=outcome,
-            saving=saving(tuning.trials),
+            saving=_saving(runs, *cost),
             clock=self._clock,
             interrupted=interrupted,
             notes=self._notes,
             model=model,
         )
 
-    def _check(self, prepared: Prepared, runs: list[TaskRun], tuning: Tuning, pool: WarmPool) -> tuple[Checked, NetworkCheck]:
+    def _check(self, prepared: Prepared, runs: list[TaskRun], tuning: Tuning, pool: WarmPool) -> NetworkCheck:
         """Check the winners one by one, then the network; publish when both pass."""
         self._say("check", "checking the winners against the untuned programs")
         self._measure_missing(runs, pool)
@@ -205,7 +209,7 @@ class _Run:
         inputs = make_inputs(prepared.network, self._request.seed)
         outcome = check_network(untuned, tuned, inputs, onnxruntime_call(prepared.network, inputs, self._threads))
         self._publish(checked, outcome)
-        return checked, outcome
+        return outcome
 
     def _measure_missing(self, runs: list[TaskRun], pool: WarmPool) -> None:
         """Untuned latencies of tasks that had no round: the time budget came first, or they were reused without one."""
@@ -237,6 +241,7 @@ class _Run:
         self._registry.register_network(
             NetworkVersion(spec.name, spec.version, spec.source, network.digest, shapes, tuple(prepared.tasks))
         )
+        self._environment = environment.fields
         self._environment_key = self._registry.put_environment(environment)
         return self._environment_key
 
@@ -282,12 +287,6 @@ class _Run:
             yield
         except BcdError as error:
             self._notes.append(f"the registry took nothing: {error.message}")
-
-    def _saving(self, prepared: Prepared) -> Callable[[int], Saving]:
-        """What a run with an empty registry would have granted, at what earlier runs cost a trial."""
-        cold = sum(p.trials for p in as_cold(prepared.planned))
-        cost, basis = seconds_a_trial(self._registry.list_runs())
-        return lambda used: Saving(cold - used, None if cost is None else cost * (cold - used), basis)
 
     def _observe(self, step: Step) -> None:
         self._progress(
@@ -336,3 +335,10 @@ class _Run:
                     report=json.loads(json.dumps(report.as_json())),
                 )
             )
+
+
+def _saving(runs: Sequence[TaskRun], cost_s: float | None, basis: str) -> Saving:
+    """What a run with an empty registry would have granted to the tasks that are done, at what earlier runs cost a trial."""
+    cold = {p.task.workload.key: p.trials for p in as_cold([run.planned for run in runs])}
+    trials = sum(cold[run.key] - run.trials for run in runs if run.finished)
+    return Saving(trials, None if cost_s is None else cost_s * trials, basis)
