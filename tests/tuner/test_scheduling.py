@@ -26,7 +26,7 @@ def one_round(run: TaskRun, n: int, saved: float = 0.5) -> None:
     after = (before or run.untuned_s or 1e-3) * (1 - saved)
     run.search = SimpleNamespace(best=SimpleNamespace(latency_s=after))  # type: ignore[assignment]
     run.trials += n
-    run.after_round(before or run.untuned_s)
+    run.after_round(n, before or run.untuned_s)
 
 
 def play(runs: list[TaskRun], n: int = 16, saved: float = 0.5) -> list[str]:
@@ -136,7 +136,7 @@ def test_a_round_of_failures_promises_little_and_breaks_nothing(latency: float |
     run.untuned_s = latency
     run.search = SimpleNamespace(best=None)  # type: ignore[assignment]
     run.trials = 16
-    run.after_round(latency)
+    run.after_round(16, latency)
     assert 0 < run.promise < promised
     assert not run.finished
     assert run.left == 16

@@ -30,7 +30,7 @@ from .worker_jobs import ArgInfo as ArgInfoPair
 from .worker_process import JobError
 from .workers import BuildJob, RunJob, WarmPool, args_of
 
-ROUND = 16
+ROUND = 8
 """Candidates measured in a round at most."""
 
 KEPT_A_ROUND = 3
@@ -162,7 +162,7 @@ class Tuning:
         self._search_s += self._around.clock() - began
         task.trials += len(candidates)
         self.trials += len(candidates)
-        task.after_round(before or task.untuned_s)
+        task.after_round(len(candidates), before or task.untuned_s)
         task.finished = task.finished or len(candidates) < wanted
         self._keep(task, candidates)
 

@@ -21,6 +21,13 @@ _FIRST_PROMISE: Mapping[Grade, float] = {
     Grade.ANCHOR: 0.9,
     Grade.COLD: 0.9,
 }
+_SECOND_PROMISE: Mapping[Grade, float] = {
+    Grade.EXACT: 0.0,
+    Grade.STALE: 0.1,
+    Grade.CLUSTER: 0.2,
+    Grade.ANCHOR: 0.3,
+    Grade.COLD: 0.4,
+}
 _LEAST_PROMISE = 0.01
 _SIBLING_SHARE = 0.5
 
@@ -82,11 +89,16 @@ class TaskRun:
             known.append(self.record.median_s)
         return min((latency for latency in known if latency is not None), default=None)
 
-    def after_round(self, before_s: float | None) -> None:
-        """Adapt the promise to what the last round saved."""
+    def after_round(self, n_trials: int, before_s: float | None) -> None:
+        """Adapt the promise: what is left after the first round depends on the grade, later on what the last round saved."""
+        first = self.trials == n_trials
         after_s = self.best_s
         saved = 1.0 - after_s / before_s if before_s and after_s else 0.0
-        self.promise = max(_LEAST_PROMISE, 0.5 * saved + 0.3 * self.promise)
+        if first:
+            grade = Grade.CLUSTER if self.planned.waits_for else self.planned.match.grade
+            self.promise = _SECOND_PROMISE[grade]
+        else:
+            self.promise = max(_LEAST_PROMISE, 0.5 * saved + 0.3 * self.promise)
         self.finished = self.finished or self.trials >= self.planned.trials
 
 
