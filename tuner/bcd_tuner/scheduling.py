@@ -29,6 +29,8 @@ _SECOND_PROMISE: Mapping[Grade, float] = {
     Grade.COLD: 0.4,
 }
 _LEAST_PROMISE = 0.01
+_NOISE = 0.05
+_HOPELESS = 0.25
 _SIBLING_SHARE = 0.5
 
 
@@ -96,7 +98,7 @@ class TaskRun:
         saved = 1.0 - after_s / before_s if before_s and after_s else 0.0
         if first:
             grade = Grade.CLUSTER if self.planned.waits_for else self.planned.match.grade
-            self.promise = _SECOND_PROMISE[grade]
+            self.promise = _SECOND_PROMISE[grade] * (1.0 if saved > _NOISE else _HOPELESS)
         else:
             self.promise = max(_LEAST_PROMISE, 0.5 * saved + 0.3 * self.promise)
         self.finished = self.finished or self.trials >= self.planned.trials
