@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bcd_registry.model import Grade, Match, PriorSource, RecordState, Task
 from bcd_registry.testing.values import make_run
 from bcd_tuner.plan import UNTUNED_SKETCH, PlannedTask, depths_of, expectation, plan_tasks, seconds_a_trial
-from bcd_tuner.prepare import as_cold
+from bcd_tuner.prepare import as_cold, saved_trials
 from tests.tuner.planned_tasks import cold, exact, known, make_task, own_record
 
 NETWORK = [make_task(f"heavy {i}", flops=1e9) for i in range(3)] + [make_task(f"light {i}", flops=1e4) for i in range(6)]
@@ -162,10 +162,17 @@ def test_knowing_more_never_costs_more_than_knowing_nothing(grades: list[Grade],
     nothing = as_cold(found)
     assert [p.task for p in nothing] == tasks
     assert {p.match.grade for p in nothing} == {Grade.COLD}
-    exact_saving = sum(c.trials - p.trials for p, c in zip(found, nothing, strict=True) if p.match.grade is Grade.EXACT)
-    assert exact_saving >= 0
+    saved = saved_trials(found)
+    assert all(n >= 0 for n, p in zip(saved, found, strict=True) if p.match.grade is Grade.EXACT)
     if all(grade in (Grade.EXACT, Grade.STALE, Grade.CLUSTER) for grade in grades):
-        assert sum(p.trials for p in nothing) >= sum(p.trials for p in found)
+        assert sum(saved) >= 0
+
+
+def test_nothing_known_is_nothing_saved_and_a_reused_task_saves_what_it_took() -> None:
+    task = make_task("t")
+    published = own_record(task, state=RecordState.PUBLISHED)
+    matches = [cold(task), exact(task), exact(task, trials=3), known(task, Grade.STALE, published)]
+    assert [saved_trials([planned(task, match)]) for match in matches] == [[0], [32], [3], [24]]
 
 
 def test_earlier_runs_say_what_a_trial_costs() -> None:

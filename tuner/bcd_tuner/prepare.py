@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,8 +98,18 @@ def _replay_exact(matches: Sequence[Match], lowered: LoweredNetwork, reused: dic
     return broken
 
 
+def saved_trials(planned: Sequence[PlannedTask]) -> list[int]:
+    """For each task, what a registry that knows nothing would have granted in addition.
+
+    A reused task saves no more than its search took, which may have come to the end of a small space.
+    """
+    cold = [(p.match.record, c.trials) for p, c in zip(planned, as_cold(planned), strict=True)]
+    likely = [min(trials, record.trials) if record else trials for record, trials in cold]
+    return [n - p.trials for n, p in zip(likely, planned, strict=True)]
+
+
 def as_cold(planned: Sequence[PlannedTask]) -> list[PlannedTask]:
     """The same tasks as a registry that knows nothing would plan them: what savings are counted against."""
     tasks = [p.task for p in planned]
     depths = {p.task.workload.key: p.depth for p in planned}
-    return [dataclasses.replace(p) for p in plan_tasks(tasks, [_cold(task) for task in tasks], depths)]
+    return plan_tasks(tasks, [_cold(task) for task in tasks], depths)

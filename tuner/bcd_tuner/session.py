@@ -34,7 +34,7 @@ from .latency_model import LatencyModel
 from .light_import import import_intrinsics
 from .networks import make_inputs, onnxruntime_call
 from .plan import expectation, seconds_a_trial
-from .prepare import Prepared, as_cold, prepare, read_and_lower
+from .prepare import Prepared, prepare, read_and_lower, saved_trials
 from .report import Plan, ProgressEvent, ProgressSink, Saving, TuneReport
 from .rounds import Step, Surroundings, Tuning
 from .scheduling import TaskRun
@@ -221,6 +221,10 @@ class _Run:
                 run.untuned_s = statistics.median(times)
 
     def _publish(self, checked: Checked, outcome: NetworkCheck) -> None:
+        with self._registry_trouble_is_a_note():
+            self._registry.keep([record for record, _ in checked.wrong])
+            for record, reason in checked.wrong:
+                self._registry.quarantine([record.id], reason)
         if not outcome.equal:
             self._notes.append(f"nothing was published: the tuned network's output differs, {outcome.worst}")
             return
@@ -229,10 +233,6 @@ class _Run:
             return
         with self._registry_trouble_is_a_note():
             self._registry.publish(checked.records)
-            wrong = [record for record, _ in checked.wrong]
-            self._registry.keep(wrong)
-            for record, reason in checked.wrong:
-                self._registry.quarantine([record.id], reason)
 
     def _register(self, prepared: Prepared, environment: Environment) -> str:
         """Store what records will refer to, and return the environment's key."""
@@ -339,6 +339,6 @@ class _Run:
 
 def _saving(runs: Sequence[TaskRun], cost_s: float | None, basis: str) -> Saving:
     """What a run with an empty registry would have granted to the tasks that are done, at what earlier runs cost a trial."""
-    cold = {p.task.workload.key: p.trials for p in as_cold([run.planned for run in runs])}
-    trials = sum(cold[run.key] - run.trials for run in runs if run.finished)
+    saved = saved_trials([run.planned for run in runs])
+    trials = sum(n for run, n in zip(runs, saved, strict=True) if run.finished)
     return Saving(trials, None if cost_s is None else cost_s * trials, basis)
