@@ -265,7 +265,8 @@ class CostModelSnapshot:
     Attributes:
         target: Canonical target JSON it was trained for.
         booster: XGBoost's UBJ format.
-        samples: npz without pickle: `features` float32 (n, n_features), `labels` float32 (n,), `groups` int32 (n,).
+        samples: npz without pickle: `features` float32 (n, n_features), `latencies_s` float64 (n,), and the names
+            `workloads` and `clusters`, each U64 (n,).
         metadata: Plain JSON: extractor, n_features, xgboost version, n_samples, rank_accuracy, workloads.
     """
 

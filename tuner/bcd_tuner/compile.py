@@ -22,7 +22,7 @@ from bcd_registry.errors import MeasureError
 from .tasks import LoweredNetwork, finish
 from .worker_checks import difference
 
-_TARGET_S = 1.5
+_TARGET_S = 1.0
 _MIN_RUNS, _MAX_RUNS = 7, 300
 _WARM_UP_S = 0.3
 

@@ -78,8 +78,9 @@ def _plan_known(task: Task, match: Match, depth: int) -> PlannedTask:
     if match.grade is not Grade.EXACT:
         trials = max(_MIN_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
         trials = min(depth, max(trials, depth - _spent(match)) if _spent(match) else trials)
-    found = match.grade in (Grade.EXACT, Grade.STALE, Grade.CLUSTER, Grade.ANCHOR)
-    return PlannedTask(task, match, depth, trials, PriorSource.REGISTRY if found else PriorSource.NONE, None)
+    planned = PlannedTask(task, match, depth, trials, PriorSource.REGISTRY, None)
+    useful = match.grade is Grade.EXACT or planned.priors
+    return planned if useful else dataclasses.replace(planned, prior=PriorSource.NONE)
 
 
 def _spent(match: Match) -> int:
@@ -92,7 +93,7 @@ def _plan_sibling(planned: PlannedTask, leader: str | None) -> PlannedTask:
     if leader is None or leader == planned.task.workload.key or planned.match.grade not in (Grade.COLD, Grade.ANCHOR):
         return planned
     trials = min(planned.depth, max(_MIN_TRIALS, math.ceil(planned.depth * _SHARE_OF_DEPTH[Grade.CLUSTER])))
-    source = PriorSource.RUN if planned.match.grade is Grade.COLD else planned.prior
+    source = planned.prior if planned.priors else PriorSource.RUN
     return dataclasses.replace(planned, trials=trials, prior=source, waits_for=leader)
 
 

@@ -172,7 +172,7 @@ class Saving:
     """What the registry saved in this run: an estimate, never a measurement.
 
     Attributes:
-        trials: Trials that a cold run of the same depth would have granted, less those used.
+        trials: Trials that an empty registry would have granted to the tasks that are done, less those they used.
         seconds: `trials` at the basis' seconds a trial.
         basis: Where the seconds a trial come from.
     """
@@ -191,6 +191,7 @@ class TuneReport:
         first_candidate_s: Seconds from tasks extracted to the first measured candidate; None with no trial.
         checked: The tuned network's outputs equal the untuned one's.
         interrupted: Cut short by Ctrl-C: what was found is kept as priors, and nothing was checked.
+        cut_short: The time budget ended the search: unfinished tasks are priors for the next run.
         notes: Warnings for people, one line each.
     """
 
@@ -210,6 +211,7 @@ class TuneReport:
     saving: Saving
     first_candidate_s: float | None = None
     interrupted: bool = False
+    cut_short: bool = False
     notes: tuple[str, ...] = ()
     cost_model: dict[str, Any] = field(default_factory=dict)
     mlflow_run_id: str | None = None

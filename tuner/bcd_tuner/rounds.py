@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
@@ -29,6 +30,8 @@ from .search import Candidate, SearchPolicy, TaskSearch
 from .worker_jobs import ArgInfo as ArgInfoPair
 from .worker_process import JobError
 from .workers import BuildJob, RunJob, WarmPool, args_of
+
+_LOG = logging.getLogger(__name__)
 
 ROUND = 8
 """Candidates measured in a round at most."""
@@ -109,7 +112,7 @@ class Tuning:
                 self.cut_short = True
                 return
             began = self._around.clock()
-            self._round(task)
+            self._guarded_round(task)
             task.seconds += self._around.clock() - began
             step = self._step(task)
             self.steps.append(step)
@@ -138,13 +141,22 @@ class Tuning:
         seconds = self._around.clock() - self._began
         return Step(task, seconds, self.trials, self._schedule.trials_left, {run.key: run.best_s for run in self._runs})
 
+    def _guarded_round(self, task: TaskRun) -> None:
+        """A task that TVM cannot handle ends its own search, not the run."""
+        try:
+            self._round(task)
+        except BcdError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- TVM raises whatever its C++ does
+            _LOG.debug("a round failed", exc_info=True)
+            lines = str(error).strip().splitlines() or [""]
+            task.notes.append(f"its search failed: {type(error).__name__}: {lines[-1]}"[:200])
+            task.finished = True
+
     def _round(self, task: TaskRun) -> None:
         began = self._around.clock()
         first = task.search is None
         search = self._prepare(task)
-        if search is None:
-            task.finished = True
-            return
         wanted = min(ROUND, task.left)
         candidates = search.next_round(wanted, lambda measure: self._score(task, measure))
         self._search_s += self._around.clock() - began
@@ -166,23 +178,19 @@ class Tuning:
         task.finished = task.finished or len(candidates) < wanted
         self._keep(task, candidates)
 
-    def _prepare(self, task: TaskRun) -> TaskSearch | None:
-        """The task's search, begun on its first round; None when TVM cannot make a design space for it."""
+    def _prepare(self, task: TaskRun) -> TaskSearch:
+        """The task's search, begun on its first round."""
         if task.search is not None:
             return task.search
-        try:
-            task.context = TuneContext(
-                mod=task.mod,
-                target=self._around.target,
-                space_generator="post-order-apply",
-                task_name=task.planned.task.name,
-                rand_state=1 + self._task_seed(task) % (2**31 - 2),
-                num_threads=self._around.threads,
-            )
-            spaces = task.context.generate_design_space()
-        except Exception as error:  # noqa: BLE001 -- TVM raises what its C++ does; the task stays untuned
-            task.notes.append(f"no design space: {str(error).strip().splitlines()[-1][:120]}")
-            return None
+        task.context = TuneContext(
+            mod=task.mod,
+            target=self._around.target,
+            space_generator="post-order-apply",
+            task_name=task.planned.task.name,
+            rand_state=1 + self._task_seed(task) % (2**31 - 2),
+            num_threads=self._around.threads,
+        )
+        spaces = task.context.generate_design_space()
         task.search = TaskSearch(
             task.mod,
             list(spaces),

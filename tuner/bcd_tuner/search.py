@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -134,9 +133,8 @@ class TaskSearch:
         self._enumerated = self._enumerate()
         self._carry: list[Seed] = []
         self._priors: list[Seed] = []
-        self._distance = 0.0
+        self._sigmas = SigmaSchedule(0.0)
         self.add_priors(priors)
-        self._sigmas = SigmaSchedule(self._distance)
 
     @property
     def has_priors(self) -> bool:
@@ -155,19 +153,14 @@ class TaskSearch:
 
     def add_priors(self, priors: Sequence[Prior]) -> None:
         """Diffuse from these, too. Those whose sketch fits no space of the task are left out, and that is noted."""
-        unmatched = 0
-        for prior in priors:
-            space = match_space(self.spaces, prior.record.sketch, prior.record.decisions)
-            if space is None:
-                unmatched += 1
-                continue
-            seed = Seed(space, prior.record.decisions, math.exp(-min(prior.distance, _FAR)), prior.record.id)
-            self._priors.append(seed)
-            self._carry.append(seed)
-        if unmatched and not self._priors:
-            self.notes.append(f"no sketch of the task fits its {unmatched} priors")
-        if priors:
-            self._distance = min(prior.distance for prior in priors)
+        matched = [(prior, match_space(self.spaces, prior.record.sketch, prior.record.decisions)) for prior in priors]
+        fitting = [(prior, space) for prior, space in matched if space is not None]
+        seeds = [Seed(i, p.record.decisions, math.exp(-min(p.distance, _FAR)), p.record.id) for p, i in fitting]
+        self._priors += seeds
+        self._carry += seeds
+        self._sigmas = SigmaSchedule(min((prior.distance for prior, _ in fitting), default=0.0))
+        if priors and not fitting:
+            self.notes.append(f"no sketch of the task fits its {len(priors)} priors")
 
     def next_round(self, n: int, score: Scorer) -> list[Candidate]:
         """Up to `n` new candidates to measure, best first by the cost model; empty when the space is exhausted.
@@ -177,7 +170,7 @@ class TaskSearch:
             score: Predicts a score for each candidate, higher is better; None when it knows nothing yet.
         """
         if self._enumerated is not None:
-            return self._next_enumerated(n)
+            return self._pick_enumerated(n, score)
         carried = self._realize([(s.space, self._carried(s), 0.0, s.parent_id) for s in self._take_carry(n // 2)])
         wanted = n - len(carried)
         n_control = wanted if not self._seeds() else max(1, round(self._policy.control_share * wanted))
@@ -185,12 +178,14 @@ class TaskSearch:
         control = self._pick(self._draw_control, wanted - len(diffused), score)
         return [*carried, *diffused, *control]
 
-    def _next_enumerated(self, n: int) -> list[Candidate]:
-        """The next `n` that the postprocessors accept."""
-        found: list[Candidate] = []
-        while draws := list(itertools.islice(self._enumerated, n - len(found))):
-            found += self._realize(draws)
-        return found
+    def _pick_enumerated(self, n: int, score: Scorer) -> list[Candidate]:
+        """The best by the cost model of what is left of a small space, a prior carried over first."""
+        assert self._enumerated is not None
+        carried = self._realize([(s.space, self._carried(s), 0.0, s.parent_id) for s in self._take_carry(n)])
+        pool = self._realize(self._enumerated)
+        scores = score([c.measure_candidate() for c in pool]) if len(pool) > n - len(carried) else None
+        order = range(len(pool)) if scores is None else np.argsort(-scores, kind="stable")
+        return [*carried, *self._keep([pool[i] for i in order], n - len(carried))]
 
     def tell(self, candidates: Sequence[Candidate], latencies_s: Sequence[float]) -> None:
         """Take in what was measured (infinite for a failure): Θ' grows, σ adapts, a misleading prior is dropped."""
@@ -293,10 +288,11 @@ class TaskSearch:
         schedule = apply_decisions(self._mod, space, draw[1], self._postprocs, int(seed))
         return None if schedule is None else (schedule, *read_decisions(schedule))
 
-    def _enumerate(self) -> Any:
+    def _enumerate(self) -> list[Draw] | None:
+        """Every candidate, when there are few."""
         if self.size > _ENUMERABLE:
             return None
-        return iter([(i, row, None, None) for i, space in enumerate(self.spaces) for row in space.enumerate()])
+        return [(i, row, None, None) for i, space in enumerate(self.spaces) for row in space.enumerate()]
 
 
 PriorsOf = Callable[[Any], Sequence[Prior]]
@@ -307,7 +303,7 @@ class DiffusionSearch(PySearchStrategy):  # type: ignore[misc]
     """MetaSchedule's search strategy for Bayesian code diffusion.
 
     Args:
-        priors_of: What to diffuse from, by the task's IRModule; `RegistryDatabase.priors` is one. None searches from nothing.
+        priors_of: What to diffuse from, by the task's IRModule, for example from `Registry.lookup`. None searches from nothing.
         policy: See SearchPolicy.
         executor: Threads that apply traces; None applies them one by one.
     """

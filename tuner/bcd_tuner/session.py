@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bcd_registry.errors import BcdError, CostModelError, MeasureError, RegistryError
+from bcd_registry.errors import BcdError, ConfigError, CostModelError, MeasureError, RegistryError
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
@@ -60,6 +60,11 @@ class TuneRequest:
     spec: NetworkSpec
     seed: int = 0
     fresh: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a seed that no generator takes."""
+        if self.seed < 0:
+            raise ConfigError(f"the seed is {self.seed}", hint="give 0 or more")
 
 
 def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) -> Plan:
@@ -119,6 +124,7 @@ class _Run:
         self._id = uuid.uuid4().hex
         self._notes: list[str] = []
         self._environment_key = ""
+        self._weights: Mapping[str, int] = {}
         self._environment: Mapping[str, Json] = {}
         self._target = resolve_target(request.spec.target)
         self._target_text = canonical_json(canonical_target(self._target))
@@ -137,6 +143,7 @@ class _Run:
             )
             model = self._open_model()
             around = self._surroundings(pool, executor, model, self._register(prepared, environment))
+            self._weights = {task.workload.key: task.weight for task in prepared.tasks}
             runs = [TaskRun(p, prepared.module(p.task.workload.key)) for p in prepared.planned]
             for task in runs:
                 task.record = task.planned.match.record
@@ -293,6 +300,7 @@ class _Run:
             ProgressEvent(
                 "tune",
                 task=f"{step.task.planned.task.workload.op} ({step.task.planned.match.grade})",
+                estimated_ms=self._estimate_ms(step),
                 best_ms=None if step.task.best_s is None else step.task.best_s * 1e3,
                 trials=step.trials,
                 trials_planned=step.trials + step.trials_left,
@@ -300,6 +308,12 @@ class _Run:
                 left_s=step.seconds / step.trials * step.trials_left if step.trials else None,
             )
         )
+
+    def _estimate_ms(self, step: Step) -> float | None:
+        """The weighted sum of the latencies in use; None until each was measured or comes from a record."""
+        seconds = [weight * latency if (latency := step.best_s[key]) else None for key, weight in self._weights.items()]
+        known = [s for s in seconds if s is not None]
+        return sum(known) * 1e3 if len(known) == len(seconds) else None
 
     def _say(self, phase: str, message: str) -> None:
         self._progress(ProgressEvent(phase, message, elapsed_s=self._clock.elapsed_s))
@@ -330,7 +344,7 @@ class _Run:
                     seed=report.seed,
                     trials=report.trials,
                     tuning_s=report.time_s.total,
-                    finished=not report.interrupted,
+                    finished=not (report.interrupted or report.cut_short),
                     created_at=time.time(),
                     report=json.loads(json.dumps(report.as_json())),
                 )

@@ -70,6 +70,7 @@ def build_report(
         saving=saving,
         first_candidate_s=None if first is None else first - clock.marks["extracted"],
         interrupted=interrupted,
+        cut_short=tuning.cut_short,
         notes=tuple(dict.fromkeys(notes)),
         cost_model={
             "n_samples": len(model.samples),
