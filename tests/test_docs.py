@@ -1,0 +1,59 @@
+"""The documents' code runs, and the files they name are there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """Code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_python_of_the_readme_tunes_a_network(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "bcd-registry.toml", tmp_path)
+    for block in blocks("README.md", "python"):
+        command = [sys.executable, "-c", block]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
+        assert done.returncode == 0, done.stderr
+        assert "cold" in done.stdout
+
+
+def test_toml_of_the_readme_is_the_demo(tmp_path: Path) -> None:
+    demo = tomllib.loads((ROOT / "bcd-registry.toml").read_text(encoding="utf-8"))
+    [shown] = [tomllib.loads(block) for block in blocks("README.md", "toml")]
+    for name, value in demo["networks"]["v2"].items():
+        assert shown["networks"]["v2"][name] == value
+    assert shown["networks"]["v2"]["trials"] == demo["defaults"]["trials"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_relative_links_lead_somewhere(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_make_targets_of_the_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for document in DOCUMENTS:
+        named = re.findall(r"`make ([a-z]+)`", (ROOT / document).read_text(encoding="utf-8"))
+        assert set(named) <= targets
+
+
+def test_commands_of_the_readme_exist() -> None:
+    named = set(re.findall(r"`bcd-registry ([a-z]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    script = Path(sys.executable).with_name("bcd-registry")
+    listed = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
+    assert named
+    assert {name for name in named if not re.search(rf"^  {name} ", listed, re.MULTILINE)} == set()
