@@ -12,10 +12,18 @@ import pytest
 import tvm
 from tvm import relax
 
-from bcd_registry.errors import BcdError, ConfigError, NetworkError
+from bcd_registry.errors import BcdError, ConfigError, MeasureError, NetworkError
 from bcd_registry.model import NetworkSpec
 from bcd_tuner import networks
-from bcd_tuner.networks import InputSpec, import_network, make_inputs, onnxruntime_call, reference_outputs, source_path
+from bcd_tuner.networks import (
+    ImportedNetwork,
+    InputSpec,
+    import_network,
+    make_inputs,
+    onnxruntime_call,
+    reference_outputs,
+    source_path,
+)
 from bcd_tuner.subgraph import integer_bounds
 from bcd_tuner.tasks import finish, lower
 from tests.tuner.small_networks import CLS, embedding_model, onnx_model, target
@@ -200,6 +208,30 @@ def test_inputs_depend_on_the_seed_alone(tmp_path: Path) -> None:
     one, same, other = (make_inputs(found, seed)[0] for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
+
+
+def test_a_network_that_onnxruntime_refuses_is_tuned_without_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = onnx_model(tmp_path / "conv.onnx")
+    model = onnx.load(path)
+    model.opset_import[0].version = 99
+    onnx.save(model, path)
+    found = import_network(_spec(path))
+    assert onnxruntime_call(found, make_inputs(found, seed=0), threads=1) is None
+    assert "onnxruntime cannot run model" in caplog.text
+
+
+@pytest.mark.parametrize("size", [1 << 26, 1 << 31])
+def test_inputs_beyond_memory_are_an_error_for_people(size: int) -> None:
+    huge = ImportedNetwork(_spec("x.onnx"), tvm.IRModule(), (InputSpec("x", (size, size), "float32"),), "", None)
+    with pytest.raises(MeasureError, match="do not fit into memory: x") as caught:
+        make_inputs(huge, seed=0)
+    _assert_for_people(caught.value)
+
+
+def test_a_path_with_a_zero_byte_cannot_be_read() -> None:
+    with pytest.raises(NetworkError, match="null byte") as caught:
+        import_network(_spec("model\0.onnx"))
+    _assert_for_people(caught.value)
 
 
 def test_onnxruntime_is_called_for_timing(tmp_path: Path) -> None:

@@ -90,8 +90,9 @@ def compile_network(lowered: LoweredNetwork, schedules: Mapping[str, Schedule]) 
     try:
         mod = finish(apply_schedules(lowered, schedules), lowered.target)
         executable = tvm.compile(mod, target=lowered.target)
-    except (tvm.error.TVMError, ValueError, TypeError) as error:
-        raise MeasureError(f"the network does not compile: {str(error).strip().splitlines()[-1][:200]}") from error
+    except Exception as error:  # the compiler's errors have no common class
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:200]
+        raise MeasureError(f"the network does not compile: {reason}", hint="try another --target, or smaller shapes") from error
     return CompiledNetwork(executable, relax.VirtualMachine(executable, tvm.cpu()))
 
 
