@@ -43,6 +43,8 @@ def test_cores_come_from_the_target_then_from_the_argument() -> None:
         ('{"kind"', "not JSON"),
         ("llvm mcpu=skylake", "-name=value"),
         ("pentium", "32-bit"),
+        ("llvm -num-cores=0", "num-cores"),
+        ('{"kind": "llvm", "num-cores": -1}', "num-cores"),
     ],
 )
 def test_what_is_no_target_is_refused_in_one_line(text: str, said: str) -> None:

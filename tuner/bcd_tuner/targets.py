@@ -48,6 +48,8 @@ def resolve_target(text: str, cores: int | None = None) -> Target:
     target = _make(
         config if "num-cores" in config and cores is None else {**config, "num-cores": cores or usable_cores()}, text
     )
+    if int(target.attrs.get("num-cores", 1)) < 1:
+        raise ConfigError(f"`{text}` is not a target: num-cores must be at least 1", hint=_LLVM_HINT)
     _check_runs_here(target)
     return target
 
