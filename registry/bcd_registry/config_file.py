@@ -17,7 +17,7 @@ from .errors import ConfigError
 FILE_NAME = "bcd-registry.toml"
 """Looked for in the current folder and those above it."""
 
-Positive = Annotated[int, Field(strict=True, gt=0)]
+Positive = Annotated[int, Field(strict=True, gt=0, lt=2**31)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Words = Annotated[str, StringConstraints(strict=True, min_length=1)]
 Shapes = dict[str, tuple[Positive, ...]]

@@ -251,6 +251,8 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
         {"shapes": {"x": [1.5]}},
         {"trials": 0},
         {"trials": -3},
+        {"trials": 2**31},
+        {"shapes": {"x": [2**31]}},
         {"time_budget_s": 0},
         {"time_budget_s": float("inf")},
         {"time_budget_s": float("nan")},

@@ -138,7 +138,7 @@ class SqlCatalog:
             found = _networks(connection, name, version)
         if not found:
             raise NotFound(
-                f"no network {name!r} version {version!r} in the registry", hint="`bcd-registry networks` lists them"
+                f"no network {name!r} version {version!r} in the registry", hint="`bcd-registry networks list` lists them"
             )
         return found[0]
 
@@ -188,7 +188,7 @@ class SqlCatalog:
         with transaction(self._engine, write=False) as connection:
             found = _records(connection, query)
         if not found:
-            raise NotFound(f"no record {id_prefix!r} in the registry", hint="`bcd-registry records` lists them")
+            raise NotFound(f"no record {id_prefix!r} in the registry", hint="`bcd-registry records list` lists them")
         if len(found) > 1:
             names = _shortened(record.id for record, _ in found)
             raise NotFound(f"{id_prefix!r} names more than one record: {names}", hint="give more digits of the id")
