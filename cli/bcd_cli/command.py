@@ -60,7 +60,7 @@ def example(*lines: str) -> str:
 
 
 def _say(line: str, hint: str = "") -> None:
-    typer.echo(line, err=True)
+    typer.echo(" ".join(line.splitlines()), err=True)  # a name that a user gave may hold a line break
     if hint:
         typer.echo(f"hint: {hint}", err=True)
 

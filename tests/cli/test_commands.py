@@ -139,6 +139,12 @@ def test_known_errors_are_a_line_a_hint_and_a_code(
     assert "Traceback" not in result.stderr
 
 
+def test_a_line_break_in_a_name_does_not_break_the_line(invoke: Invoke, session: Callable[[Run], None], model: str) -> None:
+    session(_raising(errors.NetworkError("cannot read a\nb.onnx", hint="try a file")))
+    result = invoke("tune", "--model", model)
+    assert result.stderr.splitlines()[-2:] == ["error: cannot read a b.onnx", "hint: try a file"]
+
+
 def test_debug_shows_where(invoke: Invoke, session: Callable[[Run], None], model: str) -> None:
     session(_raising(errors.NetworkError("no network")))
     assert "Traceback" in invoke("tune", "--model", model, options=["--debug"]).stderr
