@@ -105,6 +105,14 @@ def test_long_curve(tracker: Tracker, client: MlflowClient) -> None:
     assert client.get_run(run_id).data.metrics["estimated_ms_by_trials"] == 5000.0 - 1199
 
 
+def test_a_database_that_cannot_be_opened_is_a_note_at_once(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").mkdir()
+    tracked = Tracker(f"sqlite:///{tmp_path / 'mlflow.db'}").log(make_report())
+    assert tracked.run_id is None
+    assert "unable to open database file" in tracked.note
+    assert tracked.seconds < 30
+
+
 @pytest.mark.parametrize(
     "uri", ["sqlite:////proc/nowhere/mlflow.db", "http://user:secret@127.0.0.1:9", "nonsense://x", "sqlite:///{folder}/text.db"]
 )

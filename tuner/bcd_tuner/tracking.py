@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shlex
+import sqlite3
 import time
 import warnings
 from collections import Counter
@@ -147,7 +148,15 @@ class Tracker:
             return
         self._database.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{self._database}.lock", timeout=60):
+            _require_writable(self._database)
             yield
+
+
+def _require_writable(database: Path) -> None:
+    """Raise at once where MLflow, which tries again with longer and longer pauses, would take minutes to say so."""
+    with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.rollback()
 
 
 def _report_params(report: TuneReport) -> dict[str, object]:
