@@ -32,7 +32,8 @@ class Command(TyperCommand):
         try:
             with state.interrupts.handled():
                 result = super().invoke(ctx)
-                sys.stdout.flush()
+                if sys.stdout is not None:  # closed by the caller
+                    sys.stdout.flush()
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:

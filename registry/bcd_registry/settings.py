@@ -124,7 +124,7 @@ def resolve_network(
         source=spec.source,
         shapes={**spec.shapes, **_checked_shapes(shapes or {})},
         dtypes={**spec.dtypes, **(dtypes or {})},
-        target=target or spec.target,
+        target=spec.target if target is None else target,
         trials=_checked("trials", Positive, spec.trials if trials is None else trials),
         time_budget_s=spec.time_budget_s if time_budget_s is None else _checked("time budget", Seconds, time_budget_s),
     )
@@ -237,6 +237,10 @@ def _spec(label: str, table: NetworkTable, defaults: DefaultsTable, folder: Path
 
 def _spec_of_source(settings: Settings, model: str) -> NetworkSpec:
     """The spec of a network that is not in the file."""
+    try:
+        model.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError("the path is not UTF-8", hint="rename the file") from error
     if not (_is_package_source(model) or model.endswith(_SUFFIXES)):
         raise _unknown_network(settings, model)
     defaults = settings.defaults

@@ -273,3 +273,12 @@ def test_settings_import_no_database_and_no_compiler() -> None:
 def test_settings_are_a_plain_value(config: Path) -> None:
     assert load_settings() == load_settings()
     assert isinstance(load_settings(), Settings)
+
+
+def test_a_path_that_is_no_utf8_is_one_line(config: Path) -> None:
+    with pytest.raises(ConfigError, match="UTF-8"):
+        resolve_network(load_settings(config=config), "caf\udce9.onnx")
+
+
+def test_an_empty_target_is_not_the_default(config: Path) -> None:
+    assert resolve_network(load_settings(config=config), "net.onnx", target="").target == ""

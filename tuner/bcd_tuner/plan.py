@@ -74,11 +74,12 @@ def plan_tasks(tasks: Sequence[Task], matches: Sequence[Match], depths: Mapping[
 
 
 def _plan_known(task: Task, match: Match, depth: int) -> PlannedTask:
-    trials = 0
-    if match.grade is not Grade.EXACT:
-        trials = max(_MIN_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
-        trials = min(depth, max(trials, depth - _spent(match)) if _spent(match) else trials)
-    planned = PlannedTask(task, match, depth, trials, PriorSource.REGISTRY, None)
+    trials = max(_MIN_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
+    if match.grade is Grade.EXACT:
+        trials = 0
+    elif spent := _spent(match):
+        trials = max(1, depth - spent)  # one is enough to measure the best of an earlier run again
+    planned = PlannedTask(task, match, depth, min(depth, trials), PriorSource.REGISTRY, None)
     useful = match.grade is Grade.EXACT or planned.priors
     return planned if useful else dataclasses.replace(planned, prior=PriorSource.NONE)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,6 +90,12 @@ class TaskRun:
             known.append(self.record.median_s)
         return min((latency for latency in known if latency is not None), default=None)
 
+    @property
+    def known_s(self) -> float | None:
+        """The best latency that earlier runs measured for this workload, seconds."""
+        own = [p.record.median_s for p in self.planned.priors if p.record.workload_key == self.key]
+        return min(own, default=None)
+
     def after_round(self, n_trials: int, before_s: float | None) -> None:
         """Adapt the promise: what is left after the first round depends on the grade, later on what the last round saved."""
         first = self.trials == n_trials
@@ -142,7 +147,5 @@ class Schedule:
 
 
 def _saving(run: TaskRun, scale: float) -> float:
-    latency = run.best_s
-    if latency is None or not math.isfinite(latency):
-        latency = expected_untuned_s(run.planned.task.workload) * scale
+    latency = run.best_s or run.known_s or expected_untuned_s(run.planned.task.workload) * scale
     return run.weight * latency * run.promise

@@ -155,7 +155,10 @@ class _Run:
         notes = list(report.notes)
         picture = None
         if output_dir is not None and len(report.curve) > 1:
-            picture = self._draw(report, output_dir)
+            try:
+                picture = self._draw(report, output_dir)
+            except OSError as error:
+                notes.append(f"the picture was not drawn: {error.strerror or error}")
         tracked = tracker.log(report, params=self._params(), picture=picture) if tracker else None
         if tracked and tracked.note:
             notes.append(tracked.note)
