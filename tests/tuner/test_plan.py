@@ -26,7 +26,7 @@ def test_heavy_tasks_are_searched_deeper() -> None:
     assert [depths[t.workload.key] for t in NETWORK] == [64] * 3 + [16] * 6
 
 
-@pytest.mark.parametrize(("trials", "light"), [(0, 0), (1, 1), (3, 3), (4, 4), (5, 4), (16, 4), (17, 5), (32, 1)])
+@pytest.mark.parametrize(("trials", "light"), [(0, 0), (1, 1), (3, 3), (4, 4), (5, 4), (16, 4), (17, 5), (32, 8)])
 def test_light_tasks_get_a_quarter_and_at_least_four_when_there_are(trials: int, light: int) -> None:
     depths = depths_of(NETWORK, trials)
     assert set(depths.values()) == {trials, light}
