@@ -11,10 +11,11 @@ from tvm.s_tir import Schedule
 
 from bcd_registry.model import RecordState, TuningRecord
 
-from .checking import Case, compare_many
+from .checking import Case, compare_many, measure_modules
 from .scheduling import TaskRun
 from .search import Candidate
 from .worker_checks import Comparison
+from .worker_process import JobError
 from .workers import WarmPool
 
 _ATTEMPTS = 3
@@ -46,21 +47,31 @@ def check_winners(
 
     A task for which nothing passes stays untuned, and a record that says so is made, so that it is not searched again.
     """
-    checked = Checked()
+    checked, by_key = Checked(), {run.key: run for run in runs}
     waiting = {run.key: _ranked(run) for run in runs if run.planned.trials and (run.trials or run.finished)}
-    by_key = {run.key: run for run in runs}
-    while waiting:
-        batch = [(by_key[key], ranked[0]) for key, ranked in waiting.items() if ranked]
-        for key in [key for key, ranked in waiting.items() if not ranked]:
-            del waiting[key]
-            _stay_untuned(by_key[key], checked, untuned_record)
+    passed: set[str] = set()
+    searched = list(waiting)
+    while batch := [(by_key[key], ranked[0]) for key, ranked in waiting.items() if ranked]:
         comparisons = compare_many(pool, [Case(run.mod, c.schedule.mod) for run, c in batch], seed=seed, repeats=_REPEATS)
         for (run, candidate), comparison in zip(batch, comparisons, strict=True):
-            if _judge(run, candidate, comparison, checked, record_of):
-                del waiting[run.key]
-            else:
-                waiting[run.key] = waiting[run.key][1:]
+            ok = _judge(run, candidate, comparison, checked, record_of)
+            waiting[run.key] = [] if ok else waiting[run.key][1:]
+            passed |= {run.key} if ok else set()
+    measure_missing(runs, pool)
+    for key in searched:
+        if key not in passed:
+            _stay_untuned(by_key[key], checked, untuned_record)
     return checked
+
+
+def measure_missing(runs: Sequence[TaskRun], pool: WarmPool) -> None:
+    """Measure the untuned programs of tasks that no comparison measured."""
+    missing = [run for run in runs if run.untuned_s is None]
+    for run, times in zip(missing, measure_modules(pool, [run.mod for run in missing]), strict=True):
+        if isinstance(times, JobError):
+            run.notes.append(f"the untuned program cannot be measured: {times.message}")
+        else:
+            run.untuned_s = statistics.median(times)
 
 
 def _ranked(run: TaskRun) -> list[Candidate]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from tvm.s_tir.meta_schedule import TuneContext
-from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.target import Target
 
 from bcd_registry.errors import BcdError
@@ -27,19 +26,16 @@ from .replay import trace_as_json
 from .report import CurvePoint, TimeSplit
 from .scheduling import Schedule, TaskRun
 from .search import Candidate, SearchPolicy, TaskSearch
-from .worker_jobs import ArgInfo as ArgInfoPair
 from .worker_process import JobError
 from .workers import BuildJob, RunJob, WarmPool, args_of
 
 _LOG = logging.getLogger(__name__)
 
-ROUND = 8
-"""Candidates measured in a round at most."""
-
 KEPT_A_ROUND = 3
 """Records that each round adds to the registry: its best."""
 
 _CUTOFF = 6.0
+_GOOD = 1.25
 _SEED_BYTES = 12
 
 
@@ -132,7 +128,7 @@ class Tuning:
         """
 
         def point(seconds: float, trials: int, best_s: dict[str, float | None]) -> CurvePoint:
-            total = sum(run.weight * (best_s.get(run.key) or untuned_s(run)) for run in self._runs)
+            total = sum(run.weight * min(best_s.get(run.key) or math.inf, untuned_s(run)) for run in self._runs)
             return CurvePoint(seconds, trials, total * 1e3)
 
         return [point(0.0, 0, {}), *(point(step.seconds, step.trials, step.best_s) for step in self.steps)]
@@ -155,16 +151,15 @@ class Tuning:
 
     def _round(self, task: TaskRun) -> None:
         began = self._around.clock()
-        first = task.search is None
         search = self._prepare(task)
-        wanted = min(ROUND, task.left)
+        wanted = task.next_round
         candidates = search.next_round(wanted, lambda measure: self._score(task, measure))
         self._search_s += self._around.clock() - began
         if not candidates:
             task.finished = True
             return
         before = task.best_s
-        self._measure(task, candidates, with_untuned=first and task.untuned_s is None)
+        self._measure(task, candidates)
         began = self._around.clock()
         search.tell(candidates, [c.latency_s if c.latency_s is not None else math.inf for c in candidates])
         features = candidate_features(task.context, [c.measure_candidate() for c in candidates])
@@ -174,7 +169,7 @@ class Tuning:
         self._search_s += self._around.clock() - began
         task.trials += len(candidates)
         self.trials += len(candidates)
-        task.after_round(len(candidates), before or task.untuned_s)
+        task.after_round(len(candidates), before)
         task.finished = task.finished or len(candidates) < wanted
         self._keep(task, candidates)
 
@@ -222,35 +217,21 @@ class Tuning:
             return None
         return self._around.model.predict(candidate_features(task.context, measure), task.planned.task.workload.cluster)
 
-    def _measure(self, task: TaskRun, candidates: Sequence[Candidate], *, with_untuned: bool) -> None:
-        """Build all, then run one after the other; the untuned program goes along in a task's first round."""
-        measures = [c.measure_candidate() for c in candidates]
-        modules = [m.sch.mod for m in measures]
-        arguments = [args_of(m.args_info) for m in measures]
-        if with_untuned:
-            modules.append(task.mod)
-            arguments.append(args_of(ArgInfo.from_entry_func(task.mod, remove_preproc=True)))
-        times = self._time(modules, arguments, _CUTOFF * task.best_s if task.best_s else None)
-        if with_untuned and times[-1]:
-            task.untuned_s = statistics.median(times[-1])
-        for candidate, measured in zip(candidates, times, strict=False):
-            candidate.run_times_s = measured
-            candidate.latency_s = statistics.median(measured) if measured else math.inf
-
-    def _time(
-        self, modules: Sequence[Any], arguments: Sequence[tuple[ArgInfoPair, ...]], cutoff_s: float | None
-    ) -> list[tuple[float, ...]]:
-        """Seconds of every timed run of each module; empty for one that failed to build or to run."""
-        artifacts = self._around.pool.build([BuildJob(mod) for mod in modules])
-        built = [i for i, artifact in enumerate(artifacts) if isinstance(artifact, str)]
-        jobs = [RunJob(str(artifacts[i]), arguments[i]) for i in built]
-        times: list[tuple[float, ...]] = [()] * len(modules)
-        for i, result in zip(built, self._around.pool.run(jobs, cutoff_s), strict=True):
-            if not isinstance(result, JobError):
-                times[i] = result
-        if self.first_candidate_at is None and any(times):
-            self.first_candidate_at = self._around.clock()
-        return times
+    def _measure(self, task: TaskRun, candidates: Sequence[Candidate]) -> None:
+        """Build all, then run one after the other; each result tells how long the next may take."""
+        pool, best_s = self._around.pool, task.best_s
+        measures = [candidate.measure_candidate() for candidate in candidates]
+        artifacts = pool.build([BuildJob(measure.sch.mod) for measure in measures])
+        for candidate, measure, artifact in zip(candidates, measures, artifacts, strict=True):
+            candidate.latency_s = math.inf
+            if isinstance(artifact, JobError):
+                continue
+            limits = (_CUTOFF * best_s, _GOOD * best_s) if best_s else (None, None)
+            [times] = pool.run([RunJob(artifact, args_of(measure.args_info))], *limits)
+            if not isinstance(times, JobError):
+                candidate.run_times_s, candidate.latency_s = times, statistics.median(times)
+                best_s = min(best_s or math.inf, candidate.latency_s)
+                self.first_candidate_at = self.first_candidate_at or self._around.clock()
 
     def _keep(self, task: TaskRun, candidates: Sequence[Candidate]) -> None:
         """Give the round's best to the registry as priors. A registry that fails now is reported once and tuning goes on."""

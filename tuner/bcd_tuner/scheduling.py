@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bcd_registry.model import Grade, RecordState, TuningRecord
+from bcd_registry.model import Grade, PriorSource, RecordState, TuningRecord
 
 from .clustering import expected_untuned_s
 from .plan import PlannedTask
@@ -27,6 +27,10 @@ _SECOND_PROMISE: Mapping[Grade, float] = {
     Grade.ANCHOR: 0.3,
     Grade.COLD: 0.4,
 }
+ROUND = 8
+"""Candidates measured in a round at most."""
+
+_FIRST_ROUND = 4
 _LEAST_PROMISE = 0.01
 _NOISE = 0.05
 _HOPELESS = 0.25
@@ -78,6 +82,11 @@ class TaskRun:
         return 0 if self.finished else max(0, self.planned.trials - self.trials)
 
     @property
+    def next_round(self) -> int:
+        """Trials of the next round: a first one that only has to confirm a prior is small."""
+        return min(_FIRST_ROUND if self.trials == 0 and self.planned.prior is not PriorSource.NONE else ROUND, self.left)
+
+    @property
     def best(self) -> Candidate | None:
         """The fastest candidate of this run."""
         return self.search.best if self.search else None
@@ -97,15 +106,19 @@ class TaskRun:
         return min(own, default=None)
 
     def after_round(self, n_trials: int, before_s: float | None) -> None:
-        """Adapt the promise: what is left after the first round depends on the grade, later on what the last round saved."""
-        first = self.trials == n_trials
+        """Adapt the promise: what is left after the first round depends on the grade, later on what the last round saved.
+
+        Args:
+            n_trials: Trials of the round.
+            before_s: The best latency known before it, seconds; None when there was none.
+        """
         after_s = self.best_s
-        saved = 1.0 - after_s / before_s if before_s and after_s else 0.0
-        if first:
+        saved = 1.0 - after_s / before_s if before_s and after_s else None
+        if self.trials == n_trials:
             grade = Grade.CLUSTER if self.planned.waits_for else self.planned.match.grade
-            self.promise = _SECOND_PROMISE[grade] * (1.0 if saved > _NOISE else _HOPELESS)
+            self.promise = _SECOND_PROMISE[grade] * (1.0 if after_s and (saved is None or saved > _NOISE) else _HOPELESS)
         else:
-            self.promise = max(_LEAST_PROMISE, 0.5 * saved + 0.3 * self.promise)
+            self.promise = max(_LEAST_PROMISE, 0.5 * (saved or 0.0) + 0.3 * self.promise)
         self.finished = self.finished or self.trials >= self.planned.trials
 
 
@@ -121,10 +134,10 @@ class Schedule:
             run.finished = run.planned.trials == 0
 
     def next_task(self) -> TaskRun | None:
-        """The runnable task with the largest expected saving of the network's latency for a trial; None at the end."""
-        scale = self._scale()
+        """The runnable task with the largest expected saving of the network's latency for a second; None at the end."""
+        scale, pace_s = self._scale(), self._pace_s()
         ready = [run for run in self._runs if run.left and not self._waits(run)]
-        return max(ready, key=lambda run: self._gain(run, scale), default=None)
+        return max(ready, key=lambda run: self._gain(run, scale) / _cost_s(run, pace_s), default=None)
 
     @property
     def trials_left(self) -> int:
@@ -140,6 +153,11 @@ class Schedule:
         own = _saving(run, scale)
         return own + _SIBLING_SHARE * sum(_saving(r, scale) for r in followers)
 
+    def _pace_s(self) -> float:
+        """Seconds a trial in this run so far."""
+        trials = sum(run.trials for run in self._runs)
+        return sum(run.seconds for run in self._runs) / trials if trials else 1.0
+
     def _scale(self) -> float:
         """Measured over expected latency of the untuned programs seen so far: the machine's own speed."""
         ratios = [r.untuned_s / expected_untuned_s(r.planned.task.workload) for r in self._runs if r.untuned_s]
@@ -149,3 +167,9 @@ class Schedule:
 def _saving(run: TaskRun, scale: float) -> float:
     latency = run.best_s or run.known_s or expected_untuned_s(run.planned.task.workload) * scale
     return run.weight * latency * run.promise
+
+
+def _cost_s(run: TaskRun, pace_s: float) -> float:
+    """Expected seconds of the task's next round."""
+    pace_s = run.seconds / run.trials if run.trials and run.seconds else pace_s
+    return run.next_round * pace_s or 1.0

@@ -171,7 +171,7 @@ class TaskSearch:
         """
         if self._enumerated is not None:
             return self._pick_enumerated(n, score)
-        carried = self._realize([(s.space, self._carried(s), 0.0, s.parent_id) for s in self._take_carry(n // 2)])
+        carried = self._realize(self._take_carry(n // 2))
         wanted = n - len(carried)
         n_control = wanted if not self._seeds() else max(1, round(self._policy.control_share * wanted))
         diffused = self._pick(self._draw_diffused, wanted - n_control, score)
@@ -179,13 +179,11 @@ class TaskSearch:
         return [*carried, *diffused, *control]
 
     def _pick_enumerated(self, n: int, score: Scorer) -> list[Candidate]:
-        """The best by the cost model of what is left of a small space, a prior carried over first."""
+        """The priors carried over, then the best by the cost model of what is left of a small space."""
         assert self._enumerated is not None
-        carried = self._realize([(s.space, self._carried(s), 0.0, s.parent_id) for s in self._take_carry(n)])
-        pool = self._realize(self._enumerated)
-        scores = score([c.measure_candidate() for c in pool]) if len(pool) > n - len(carried) else None
-        order = range(len(pool)) if scores is None else np.argsort(-scores, kind="stable")
-        return [*carried, *self._keep([pool[i] for i in order], n - len(carried))]
+        carried = self._realize(self._take_carry(n))
+        others = self._keep(self._ranked(self._realize(self._enumerated), n - len(carried), score), n - len(carried))
+        return [*carried, *others]
 
     def tell(self, candidates: Sequence[Candidate], latencies_s: Sequence[float]) -> None:
         """Take in what was measured (infinite for a failure): Θ' grows, σ adapts, a misleading prior is dropped."""
@@ -212,9 +210,10 @@ class TaskSearch:
             self._carry.clear()
             self.notes.append("its priors misled: ordinary search took over")
 
-    def _take_carry(self, n: int) -> list[Seed]:
+    def _take_carry(self, n: int) -> list[Draw]:
+        """The next `n` priors as they are, each once: no noise, but this workload's extents."""
         taken, self._carry = self._carry[:n], self._carry[n:]
-        return taken
+        return [(seed.space, self._carried(seed), 0.0, seed.parent_id) for seed in taken]
 
     def _carried(self, seed: Seed) -> tuple[Decision | None, ...]:
         """A prior's decisions moved to this workload's extents, without noise."""
@@ -259,9 +258,12 @@ class TaskSearch:
             if n <= 0 or len(pool) >= n * self._policy.pool:
                 break
             pool += self._realize(draw(math.ceil(n * self._policy.pool) - len(pool)))
+        return self._keep(self._ranked(pool, n, score), n)
+
+    def _ranked(self, pool: list[Candidate], n: int, score: Scorer) -> list[Candidate]:
+        """Best first by the cost model, where more than `n` compete and it knows something."""
         scores = score([c.measure_candidate() for c in pool]) if len(pool) > n > 0 else None
-        order = range(len(pool)) if scores is None else np.argsort(-scores, kind="stable")
-        return self._keep([pool[i] for i in order], n)
+        return pool if scores is None else [pool[i] for i in np.argsort(-scores, kind="stable")]
 
     def _keep(self, pool: list[Candidate], n: int) -> list[Candidate]:
         """The first `n`; the others may be drawn again later."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bcd_registry.errors import BcdError, ConfigError, CostModelError, MeasureError, RegistryError
+from bcd_registry.errors import BcdError, ConfigError, CostModelError, RegistryError
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
@@ -26,7 +26,6 @@ from bcd_registry.model import (
 from bcd_registry.registry import Registry
 
 from .check import Checked, check_winners
-from .checking import measure_modules
 from .compile import NetworkCheck, check_network, compile_both
 from .cost_model import FEATURE_WIDTH
 from .environment import current_environment
@@ -210,7 +209,6 @@ class _Run:
     def _check(self, prepared: Prepared, runs: list[TaskRun], tuning: Tuning, pool: WarmPool) -> NetworkCheck:
         """Check the winners one by one, then the network; publish when both pass."""
         self._say("check", "checking the winners against the untuned programs")
-        self._measure_missing(runs, pool)
         checked = check_winners(runs, pool, tuning.record, tuning.untuned_record, seed=self._request.seed)
         schedules = {**prepared.reused, **checked.schedules}
         self._say("compile", "compiling the network, untuned and tuned")
@@ -220,15 +218,6 @@ class _Run:
         outcome = check_network(untuned, tuned, inputs, onnxruntime_call(prepared.network, inputs, self._threads))
         self._publish(checked, outcome)
         return outcome
-
-    def _measure_missing(self, runs: list[TaskRun], pool: WarmPool) -> None:
-        """Untuned latencies of tasks that had no round: the time budget came first, or they were reused without one."""
-        missing = [run for run in runs if run.untuned_s is None]
-        for run, times in zip(missing, measure_modules(pool, [run.mod for run in missing]), strict=True):
-            if isinstance(times, MeasureError):
-                run.notes.append(f"the untuned program cannot be measured: {times.message}")
-            else:
-                run.untuned_s = statistics.median(times)
 
     def _publish(self, checked: Checked, outcome: NetworkCheck) -> None:
         with self._registry_trouble_is_a_note():

@@ -66,7 +66,7 @@ def build_report(
         latency_ms=_latency(runs, outcome, threads),
         checked=outcome is not None and outcome.equal,
         tasks=tuple(_task(run) for run in runs),
-        curve=tuple(tuning.curve(lambda run: run.untuned_s or 0.0)),
+        curve=tuple(tuning.curve(lambda run: run.untuned_s or run.best_s or 0.0)),
         saving=saving,
         first_candidate_s=None if first is None else first - clock.marks["extracted"],
         interrupted=interrupted,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
@@ -66,7 +67,7 @@ def lower(network: ImportedNetwork, target: Target) -> LoweredNetwork:
     """
     try:
         with target:
-            mod = _lowering()(fold_constant_views(network.mod))
+            mod = _lowering()(flush_denormals(fold_constant_views(network.mod)))
     except Exception as error:
         raise NetworkError(
             f"TVM cannot lower {network.spec.label}: {_first_line(error)}", hint="the operator or its shape is not supported"
@@ -150,6 +151,27 @@ def fold_constant_views(mod: IRModule) -> IRModule:
     changed = mod.clone()
     changed.update_func(mod.get_global_var("main"), main)
     return changed
+
+
+def flush_denormals(mod: IRModule) -> IRModule:
+    """Constants so small that they have no normal float become zero.
+
+    Weight decay leaves many of them in trained weights, and a processor takes over a hundred cycles for each operation on
+    one: half of the time of PP-OCRv6's text detector. The change is below 1.2e-38 for float32.
+    """
+    changed = mod.clone()
+    changed.update_func(mod.get_global_var("main"), _DenormalFlush().visit_expr(mod["main"]))
+    return changed
+
+
+@relax.expr_functor.mutator
+class _DenormalFlush(relax.PyExprMutator):  # type: ignore[misc]
+    def visit_generic_const_(self, op: Any) -> Any:
+        values = op.value.numpy() if isinstance(op.ty, relax.TensorType) else np.zeros(0, dtype=np.int64)
+        if values.dtype.kind != "f":
+            return op
+        small = (values != 0) & (np.abs(values) < np.finfo(values.dtype).tiny)
+        return relax.const(np.where(small, 0, values).astype(values.dtype), str(values.dtype)) if small.any() else op
 
 
 class _Names:

@@ -38,11 +38,13 @@ class Evaluation:
         repeat: Timed samples; fewer when the program is slow, at least one.
         min_repeat_ms: A sample is the mean over as many runs as fill this time.
         cutoff_s: A program whose first run takes longer is not run again; its one time is reported.
+        good_s: A program whose first sample is slower than this gets no further samples.
     """
 
     repeat: int
     min_repeat_ms: float
     cutoff_s: float | None = None
+    good_s: float | None = None
 
 
 def preload(target_kind: str) -> None:
@@ -108,7 +110,11 @@ def timed(module: Any, function: str, arguments: Sequence[Any], evaluation: Eval
     if evaluation.cutoff_s is not None and once_s > evaluation.cutoff_s:
         return _checked((once_s,))
     repeat = max(1, min(evaluation.repeat, int(_REPEAT_BUDGET_S / max(once_s, 1e-9))))
-    return samples(module, function, arguments, runs_per_sample(once_s, evaluation.min_repeat_ms), repeat)
+    number = runs_per_sample(once_s, evaluation.min_repeat_ms)
+    first = samples(module, function, arguments, number, 1)
+    if repeat == 1 or (evaluation.good_s is not None and first[0] > evaluation.good_s):
+        return first
+    return first + samples(module, function, arguments, number, repeat - 1)
 
 
 def first_runs_s(call: Any, arguments: Sequence[Any], cutoff_s: float | None) -> float:

@@ -164,15 +164,18 @@ class WarmPool:
             calls = [(worker_jobs.build, self._build_arguments(job)) for job in jobs]
             return self._spread(calls)
 
-    def run(self, jobs: Sequence[RunJob], cutoff_s: float | None = None) -> list[tuple[float, ...] | JobError]:
+    def run(
+        self, jobs: Sequence[RunJob], cutoff_s: float | None = None, good_s: float | None = None
+    ) -> list[tuple[float, ...] | JobError]:
         """Times artifacts one after the other; for each the seconds of one run, a figure a sample.
 
         The artifacts' files are removed.
 
         Args:
             cutoff_s: A program whose first run takes longer is given up, with that one time as its result.
+            good_s: A program whose first sample is slower than this gets no further samples.
         """
-        evaluation = replace(self.evaluation, cutoff_s=cutoff_s)
+        evaluation = replace(self.evaluation, cutoff_s=cutoff_s, good_s=good_s)
         calls = [(worker_jobs.run, (job.artifact, job.args_info, evaluation)) for job in jobs]
         results: list[tuple[float, ...] | JobError] = self.call_runner(calls, self.run_timeout_s)
         for job in jobs:
