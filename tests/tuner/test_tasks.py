@@ -20,7 +20,7 @@ from tvm.s_tir.schedule import Trace
 from bcd_registry.model import NetworkSpec
 from bcd_tuner.light_import import import_intrinsics
 from bcd_tuner.networks import ImportedNetwork, InputSpec, import_network, make_inputs, reference_outputs
-from bcd_tuner.tasks import LoweredNetwork, finish, fold_constant_views, label_of, lower
+from bcd_tuner.tasks import LoweredNetwork, finish, flush_denormals, fold_constant_views, label_of, lower
 from tests.tuner.small_networks import CLS, V4, V6, conv_network, lowered, network, softmax_network, target, weights
 
 Arrays = list[NDArray[Any]]
@@ -223,6 +223,17 @@ def test_constants_are_reshaped_without_a_compiler() -> None:
     found = lowered(small)
     expected = x + weights(6).value.numpy() + weights(4).value.numpy()[:, None]
     np.testing.assert_allclose(_run(finish(found.mod, found.target), [x])[0], expected, rtol=1e-6)
+
+
+def test_constants_without_a_normal_float_become_zero() -> None:
+    values = np.array([1e-40, -1e-44, 1e-37, 0.0, 2.5], dtype=np.float32)
+    small = network(lambda b, x: b.emit(relax.op.add(x, relax.const(values))), [InputSpec("x", (5,), "float32")])
+    found: list[NDArray[Any]] = []
+    flushed = flush_denormals(small.mod)["main"]
+    relax.analysis.post_order_visit(
+        flushed, lambda e: found.append(e.value.numpy()) if isinstance(e, tvm.ir.GenericConst) else None
+    )
+    np.testing.assert_array_equal(found, [np.array([0, 0, 1e-37, 0, 2.5], dtype=np.float32)])
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float16", "float64"])
