@@ -56,6 +56,7 @@ def _create_workloads() -> None:
         sa.Column("cluster", _DIGEST, nullable=False),
         sa.Column("anchor", _DIGEST, nullable=False),
         sa.Column("extents", sa.Text(), nullable=False),
+        sa.Column("anchor_extents", sa.Text(), nullable=False),
         sa.Column("flops", sa.Double(), nullable=False),
         sa.Column("bytes_moved", sa.Double(), nullable=False),
         sa.Column("op", sa.Text(), nullable=False),

@@ -124,11 +124,13 @@ def _grade_unknown(workload: Workload, index: _Index, siblings: list[_Candidate]
     """The match of a workload without a usable record of its own."""
     ignored = _ignored_reason(workload, index.ignored)
     if siblings:
-        reason = f"no record of this workload; {_nearest(workload, siblings, 'sibling')}{ignored}"
+        nearest = _nearest(workload, siblings, Grade.CLUSTER, "sibling")
+        reason = f"no record of this workload; {nearest}{ignored}"
         return Match(workload, Grade.CLUSTER, None, _other_priors(workload, siblings, Grade.CLUSTER, MAX_PRIORS), reason)
     cousins = [c for c in index.by_anchor.get(workload.anchor, ()) if c.workload.key != workload.key]
     if cousins:
-        reason = f"no record of this workload or a sibling; {_nearest(workload, cousins, 'workload with its main block')}"
+        nearest = _nearest(workload, cousins, Grade.ANCHOR, "workload with its main block")
+        reason = f"no record of this workload or a sibling; {nearest}"
         priors = _other_priors(workload, cousins, Grade.ANCHOR, MAX_PRIORS)
         return Match(workload, Grade.ANCHOR, None, priors, f"{reason}{ignored}")
     return Match(workload, Grade.COLD, None, (), f"no record of this workload, a sibling or its main block{ignored}")
@@ -150,7 +152,7 @@ def _other_priors(workload: Workload, candidates: Iterable[_Candidate], grade: G
     by_workload: dict[str, list[_Candidate]] = {}
     for candidate in sorted(candidates, key=lambda c: (c.relative, len(c.soft), -c.state_rank, c.record.id)):
         by_workload.setdefault(candidate.workload.key, []).append(candidate)
-    distances = {key: workload.distance(group[0].workload) for key, group in by_workload.items()}
+    distances = {key: _distance(workload, group[0].workload, grade) for key, group in by_workload.items()}
     nearest = sorted(by_workload, key=lambda key: (distances[key], key))[:_MAX_WORKLOADS]
     chosen = [
         Prior(c.record, c.workload, distances[key], grade)
@@ -188,9 +190,14 @@ def _searched(record: TuningRecord) -> str:
     return f"search was cut short after {record.trials} trials"
 
 
-def _nearest(workload: Workload, candidates: Sequence[_Candidate], word: str) -> str:
+def _distance(workload: Workload, other: Workload, grade: Grade) -> float:
+    """Between the whole workloads in a cluster, between the main blocks where only those are the same."""
+    return workload.anchor_distance(other) if grade is Grade.ANCHOR else workload.distance(other)
+
+
+def _nearest(workload: Workload, candidates: Sequence[_Candidate], grade: Grade, word: str) -> str:
     others = {c.workload.key: c.workload for c in candidates}
-    distance = min(workload.distance(other) for other in others.values())
+    distance = min(_distance(workload, other, grade) for other in others.values())
     at = f"at distance {distance:.1f}" if math.isfinite(distance) else "with another number of loops"
     noun = word if len(others) == 1 else word.replace("sibling", "siblings").replace("workload", "workloads")
     return f"{len(others)} {noun} known, nearest {at}"

@@ -75,6 +75,7 @@ class Workload:
         bytes_moved: Bytes of all inputs and outputs, each once.
         op: A short label for people, for example `conv2d+add+relu`; not in any key.
         description: The canonical JSON that the keys were made from.
+        anchor_extents: Loop extents of the main block; workloads with one anchor signature have equally many.
     """
 
     key: str
@@ -85,15 +86,24 @@ class Workload:
     bytes_moved: float
     op: str
     description: str = field(repr=False)
+    anchor_extents: tuple[int, ...] = ()
 
     def distance(self, other: Workload) -> float:
         """Root mean square of the log2 ratios of the extents; infinite when their number differs."""
-        if len(self.extents) != len(other.extents):
-            return math.inf
-        if not self.extents:
-            return 0.0
-        squares = [math.log2(a / b) ** 2 for a, b in zip(self.extents, other.extents, strict=True)]
-        return math.sqrt(sum(squares) / len(squares))
+        return _distance(self.extents, other.extents)
+
+    def anchor_distance(self, other: Workload) -> float:
+        """The same between the main blocks alone: what counts when the epilogues differ."""
+        return _distance(self.anchor_extents, other.anchor_extents)
+
+
+def _distance(ours: Sequence[int], theirs: Sequence[int]) -> float:
+    if len(ours) != len(theirs):
+        return math.inf
+    if not ours:
+        return 0.0
+    squares = [math.log2(a / b) ** 2 for a, b in zip(ours, theirs, strict=True)]
+    return math.sqrt(sum(squares) / len(squares))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +241,7 @@ class Prior:
 
     Attributes:
         workload: The workload the record was measured on.
-        distance: `Workload.distance` to the task, 0.0 for the same workload.
+        distance: `Workload.distance` to the task, 0.0 for the same workload; `anchor_distance` for ANCHOR.
         grade: STALE for the same workload, CLUSTER or ANCHOR for another.
     """
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,10 +134,18 @@ def test_one_schedule_found_by_two_runs_is_one_prior() -> None:
 def test_anchor() -> None:
     match = lookup(record(COUSIN), record(STRANGER))
     assert match.grade is Grade.ANCHOR
-    assert match.reason == (
-        "no record of this workload or a sibling; 1 workload with its main block known, nearest with another number of loops"
+    assert (
+        match.reason == "no record of this workload or a sibling; 1 workload with its main block known, nearest at distance 0.0"
     )
-    assert [(p.workload, p.grade) for p in match.priors] == [(COUSIN, Grade.ANCHOR)]
+    assert [(p.workload, p.grade, p.distance) for p in match.priors] == [(COUSIN, Grade.ANCHOR, 0.0)]
+
+
+def test_the_nearest_main_block_is_the_nearest_anchor_whatever_the_epilogue() -> None:
+    near = make_workload("near-cousin", cluster="e", anchor="a", extents=(16, 128, 3, 5))
+    far = make_workload("far-cousin", cluster="f", anchor="a", extents=(64, 1024))
+    match = lookup(record(far), record(near))
+    assert [prior.workload for prior in match.priors] == [near, far]
+    assert OWN.distance(near) == math.inf
 
 
 def test_cold() -> None:

@@ -59,6 +59,7 @@ class NetworkCheck:
         worst: The largest difference, for people.
         untuned_s: Seconds of each run; the runs of the three alternate.
         onnxruntime_s: Empty when it is not there.
+        imported_error: How the untuned network differs from onnxruntime; empty when it does not, None when nobody knows.
     """
 
     equal: bool
@@ -66,6 +67,7 @@ class NetworkCheck:
     untuned_s: tuple[float, ...]
     tuned_s: tuple[float, ...]
     onnxruntime_s: tuple[float, ...]
+    imported_error: str | None
 
 
 def apply_schedules(lowered: LoweredNetwork, schedules: Mapping[str, Schedule]) -> Any:
@@ -105,12 +107,15 @@ def compile_both(lowered: LoweredNetwork, schedules: Mapping[str, Schedule]) -> 
 
 
 def check_network(untuned: CompiledNetwork, tuned: CompiledNetwork, inputs: Arrays, onnxruntime: Call | None) -> NetworkCheck:
-    """Compare the outputs, then time all of them in turns."""
-    outputs = difference(untuned(inputs), tuned(inputs))
+    """Compare the outputs with each other and with onnxruntime's, then time all of them in turns."""
+    expected = untuned(inputs)
+    outputs = difference(expected, tuned(inputs))
+    reference = difference([np.asarray(o) for o in onnxruntime()], expected) if onnxruntime else None
     calls = [untuned.bind(inputs), tuned.bind(inputs), *([onnxruntime] if onnxruntime else [])]
     times = time_in_turns(calls)
     worst = outputs.error or f"largest difference {outputs.max_abs_error:.2g}"
-    return NetworkCheck(outputs.equal, worst, times[0], times[1], times[2] if onnxruntime else ())
+    as_onnxruntime = None if reference is None else reference.error
+    return NetworkCheck(outputs.equal, worst, times[0], times[1], times[2] if onnxruntime else (), as_onnxruntime)
 
 
 def time_in_turns(calls: Sequence[Call], target_s: float = _TARGET_S) -> list[tuple[float, ...]]:

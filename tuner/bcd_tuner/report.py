@@ -190,6 +190,7 @@ class TuneReport:
         wall_s: Seconds from the command's start to its end.
         first_candidate_s: Seconds from tasks extracted to the first measured candidate; None with no trial.
         checked: The tuned network's outputs equal the untuned one's.
+        equals_onnxruntime: The imported network's outputs equal onnxruntime's; None where it is not installed.
         interrupted: Cut short by Ctrl-C: what was found is kept as priors, and nothing was checked.
         cut_short: The time budget ended the search: unfinished tasks are priors for the next run.
         notes: Warnings for people, one line each.
@@ -210,6 +211,7 @@ class TuneReport:
     curve: tuple[CurvePoint, ...]
     saving: Saving
     first_candidate_s: float | None = None
+    equals_onnxruntime: bool | None = None
     interrupted: bool = False
     cut_short: bool = False
     notes: tuple[str, ...] = ()

@@ -50,7 +50,7 @@ class TaskRun:
         promise: Share of its latency that the next round is expected to save.
         finished: Nothing more is to be searched: the trials are spent or the space is exhausted.
         record: The record that is used at the end; None for the untuned program.
-        records: Ids by candidate, of those that were kept.
+        checked: Its output equals the untuned program's.
     """
 
     planned: PlannedTask

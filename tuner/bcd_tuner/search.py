@@ -26,6 +26,7 @@ from .space import apply_decisions, match_space, read_decisions, read_space
 _MAX_SEED = 2**31 - 1
 _ENUMERABLE = 24
 _DRY_ATTEMPTS = 3
+_FAR_PRIOR = 3.0
 _FAR = 8.0
 """Distance in octaves beyond which priors weigh the same; that of another number of loops is infinite."""
 
@@ -133,7 +134,7 @@ class TaskSearch:
         self._enumerated = self._enumerate()
         self._carry: list[Seed] = []
         self._priors: list[Seed] = []
-        self._sigmas = SigmaSchedule(0.0)
+        self._distance = 0.0
         self.add_priors(priors)
 
     @property
@@ -158,7 +159,8 @@ class TaskSearch:
         seeds = [Seed(i, p.record.decisions, math.exp(-min(p.distance, _FAR)), p.record.id) for p, i in fitting]
         self._priors += seeds
         self._carry += seeds
-        self._sigmas = SigmaSchedule(min((prior.distance for prior, _ in fitting), default=0.0))
+        self._distance = min((prior.distance for prior, _ in fitting), default=0.0)
+        self._sigmas = SigmaSchedule(self._distance)
         if priors and not fitting:
             self.notes.append(f"no sketch of the task fits its {len(priors)} priors")
 
@@ -173,10 +175,15 @@ class TaskSearch:
             return self._pick_enumerated(n, score)
         carried = self._realize(self._take_carry(n // 2))
         wanted = n - len(carried)
-        n_control = wanted if not self._seeds() else max(1, round(self._policy.control_share * wanted))
+        n_control = wanted if not self._seeds() else max(1, round(self._control_share * wanted))
         diffused = self._pick(self._draw_diffused, wanted - n_control, score)
         control = self._pick(self._draw_control, wanted - len(diffused), score)
         return [*carried, *diffused, *control]
+
+    @property
+    def _control_share(self) -> float:
+        """The farther the nearest prior, the less it is trusted."""
+        return self._policy.control_share * (1.0 + (min(self._distance, _FAR_PRIOR) if self._priors else 0.0))
 
     def _pick_enumerated(self, n: int, score: Scorer) -> list[Candidate]:
         """The priors carried over, then the best by the cost model of what is left of a small space."""

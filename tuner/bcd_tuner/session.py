@@ -216,6 +216,8 @@ class _Run:
         self._say("verify", "comparing outputs and timing end to end")
         inputs = make_inputs(prepared.network, self._request.seed)
         outcome = check_network(untuned, tuned, inputs, onnxruntime_call(prepared.network, inputs, self._threads))
+        if outcome.imported_error:
+            self._notes.append(f"the imported network computes something else than onnxruntime: {outcome.imported_error}")
         self._publish(checked, outcome)
         return outcome
 

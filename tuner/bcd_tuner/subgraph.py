@@ -106,6 +106,7 @@ def workload_of(mod: IRModule, op: str = "") -> Workload:
         bytes_moved=float(sum(_n_bytes(buffers[p[1]]) for p in found.document["params"] if p[0] == "buffer")),
         op=op or "+".join(found.block_names),
         description=text,
+        anchor_extents=tuple(_extents(found.main_block["body"])),
     )
 
 

@@ -69,6 +69,7 @@ def build_report(
         curve=tuple(tuning.curve(lambda run: run.untuned_s or run.best_s or 0.0)),
         saving=saving,
         first_candidate_s=None if first is None else first - clock.marks["extracted"],
+        equals_onnxruntime=_equals_onnxruntime(outcome),
         interrupted=interrupted,
         cut_short=tuning.cut_short,
         notes=tuple(dict.fromkeys(notes)),
@@ -104,6 +105,10 @@ def _latency(runs: Sequence[TaskRun], outcome: NetworkCheck | None, threads: int
         onnxruntime_range=low_high[2],
         threads=threads,
     )
+
+
+def _equals_onnxruntime(outcome: NetworkCheck | None) -> bool | None:
+    return None if outcome is None or outcome.imported_error is None else not outcome.imported_error
 
 
 def _in_ms(pair: tuple[float, float]) -> tuple[float, float]:

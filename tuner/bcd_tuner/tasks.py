@@ -32,6 +32,10 @@ _INJECTIVE = 2
 """TVM's `kInjective`."""
 
 
+_CUSTOM_RULE = "schedule_rule"
+"""An annotation that names a rule of another target, about which MetaSchedule warns on a CPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskModule:
     """A task with its program.
@@ -111,7 +115,8 @@ def canonical_function(function: Any) -> Any:
     def block(old: Any) -> Any:
         name = old.name_hint if old.name_hint == "root" else f"block_{next(names.blocks)}"
         allocated = sorted(old.alloc_buffers, key=names.rank)
-        fields = (old.body, old.init, allocated, old.match_buffers, old.annotations, old.span)
+        annotations = {k: v for k, v in old.annotations.items() if str(k) != _CUSTOM_RULE}
+        fields = (old.body, old.init, allocated, old.match_buffers, annotations, old.span)
         return SBlock(old.iter_vars, old.reads, old.writes, name, *fields)
 
     renamed = tvm_ffi.structural_map(function, [(SBlock, block), (Var, names.variable)], order="post")

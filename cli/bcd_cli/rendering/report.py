@@ -77,6 +77,8 @@ def _network_table(report: TuneReport) -> Table:
 def _verdict(report: TuneReport) -> Iterator[RenderableType]:
     if report.checked:
         yield Text("checked: the tuned network's outputs equal the untuned one's", style="green")
+        if report.equals_onnxruntime:
+            yield Text("         and the untuned one's equal onnxruntime's", style="green")
     elif report.interrupted:
         yield Text("not checked: cut short before that", style="yellow")
     else:

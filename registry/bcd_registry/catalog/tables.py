@@ -36,6 +36,7 @@ workloads = Table(
     Column("cluster", String(DIGEST_LENGTH), nullable=False, index=True),
     Column("anchor", String(DIGEST_LENGTH), nullable=False, index=True),
     Column("extents", Text, nullable=False),
+    Column("anchor_extents", Text, nullable=False),
     Column("flops", Double, nullable=False),
     Column("bytes_moved", Double, nullable=False),
     Column("op", Text, nullable=False),

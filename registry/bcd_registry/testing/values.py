@@ -53,6 +53,7 @@ def make_workload(name: str, *, cluster: str = "", anchor: str = "", extents: tu
         cluster=hex_of(f"cluster {cluster or name}"),
         anchor=hex_of(f"anchor {anchor or cluster or name}"),
         extents=extents,
+        anchor_extents=extents[:2],
         flops=2.0 * extents[0] if extents else 1.0,
         bytes_moved=1024.0,
         op="conv2d+relu",

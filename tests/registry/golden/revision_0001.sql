@@ -87,14 +87,15 @@ CREATE TABLE bcd_workloads (
 	cluster VARCHAR(64) NOT NULL, 
 	anchor VARCHAR(64) NOT NULL, 
 	extents TEXT NOT NULL, 
+	anchor_extents TEXT NOT NULL, 
 	flops DOUBLE NOT NULL, 
 	bytes_moved DOUBLE NOT NULL, 
 	op TEXT NOT NULL, 
 	description TEXT NOT NULL, 
 	CONSTRAINT pk_bcd_workloads PRIMARY KEY ("key")
 );
-INSERT INTO "bcd_workloads" VALUES('99484da922eb257879c97433da91a244770c57820f021edaf61ed4c9e417f4c9','80bde0416f5e317f58cbf33e2b1d1c49829b4d49c9faadf80aa33768ce8a137d','4643d2d1a1e22c522bf7a0a1b518fa54398a49d18e2dfa35517728e58ccdc679','[16,32]',32.0,1024.0,'conv2d+relu','{"name":"w1"}');
-INSERT INTO "bcd_workloads" VALUES('b0bf811fce5d0e501424dbcfb990fe5ed7fe8c4685397e2aeb558d2374050acb','80bde0416f5e317f58cbf33e2b1d1c49829b4d49c9faadf80aa33768ce8a137d','4643d2d1a1e22c522bf7a0a1b518fa54398a49d18e2dfa35517728e58ccdc679','[64,32]',128.0,1024.0,'conv2d+relu','{"name":"w2"}');
+INSERT INTO "bcd_workloads" VALUES('99484da922eb257879c97433da91a244770c57820f021edaf61ed4c9e417f4c9','80bde0416f5e317f58cbf33e2b1d1c49829b4d49c9faadf80aa33768ce8a137d','4643d2d1a1e22c522bf7a0a1b518fa54398a49d18e2dfa35517728e58ccdc679','[16,32]','[16,32]',32.0,1024.0,'conv2d+relu','{"name":"w1"}');
+INSERT INTO "bcd_workloads" VALUES('b0bf811fce5d0e501424dbcfb990fe5ed7fe8c4685397e2aeb558d2374050acb','80bde0416f5e317f58cbf33e2b1d1c49829b4d49c9faadf80aa33768ce8a137d','4643d2d1a1e22c522bf7a0a1b518fa54398a49d18e2dfa35517728e58ccdc679','[64,32]','[64,32]',128.0,1024.0,'conv2d+relu','{"name":"w2"}');
 CREATE INDEX ix_bcd_workloads_anchor ON bcd_workloads (anchor);
 CREATE INDEX ix_bcd_workloads_cluster ON bcd_workloads (cluster);
 CREATE INDEX ix_bcd_network_tasks_workload_key ON bcd_network_tasks (workload_key);
