@@ -21,6 +21,7 @@ OWN = make_workload("own", cluster="c", anchor="a", extents=(16, 64))
 NEAR = make_workload("near", cluster="c", anchor="a", extents=(16, 128))
 FAR = make_workload("far", cluster="c", anchor="a", extents=(64, 256))
 COUSIN = make_workload("cousin", cluster="d", anchor="a", extents=(16, 64, 3))
+FAR_COUSIN = make_workload("far-cousin", cluster="f", anchor="a", extents=(64, 1024))
 STRANGER = make_workload("stranger")
 numbers = itertools.count()
 
@@ -33,7 +34,7 @@ def record(workload: Workload, ms: float = 1.0, environment: Environment = ENVIR
 
 
 def known(records: Sequence[TuningRecord]) -> Known:
-    workloads = {w.key: w for w in (OWN, NEAR, FAR, COUSIN, STRANGER)}
+    workloads = {w.key: w for w in (OWN, NEAR, FAR, COUSIN, FAR_COUSIN, STRANGER)}
     environments = {environment_key(e): e for e in (ENVIRONMENT, OLD_TVM, OTHER_ISA)}
     used = {r.environment_key for r in records}
     return Known(records, workloads, {key: e for key, e in environments.items() if key in used})
@@ -141,11 +142,9 @@ def test_anchor() -> None:
 
 
 def test_the_nearest_main_block_is_the_nearest_anchor_whatever_the_epilogue() -> None:
-    near = make_workload("near-cousin", cluster="e", anchor="a", extents=(16, 128, 3, 5))
-    far = make_workload("far-cousin", cluster="f", anchor="a", extents=(64, 1024))
-    match = lookup(record(far), record(near))
-    assert [prior.workload for prior in match.priors] == [near, far]
-    assert OWN.distance(near) == math.inf
+    match = lookup(record(FAR_COUSIN), record(COUSIN))
+    assert [prior.workload for prior in match.priors] == [COUSIN, FAR_COUSIN]
+    assert OWN.distance(COUSIN) == math.inf
 
 
 def test_cold() -> None:
