@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -223,6 +224,16 @@ def test_constants_are_reshaped_without_a_compiler() -> None:
     found = lowered(small)
     expected = x + weights(6).value.numpy() + weights(4).value.numpy()[:, None]
     np.testing.assert_allclose(_run(finish(found.mod, found.target), [x])[0], expected, rtol=1e-6)
+
+
+def test_erf_is_vectorizable_and_right() -> None:
+    erf = network(lambda b, x: b.emit(relax.op.erf(x)), [InputSpec("x", (4096,), "float32")])
+    low = lower(erf, target())
+    assert "T.erf" not in low.mod.script()
+    machine = relax.VirtualMachine(tvm.compile(finish(low.mod, target()), target=target()), tvm.cpu())
+    x = np.linspace(-6, 6, 4096, dtype=np.float32)
+    found = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(found, [math.erf(value) for value in x], atol=1e-6, rtol=0)
 
 
 def test_constants_without_a_normal_float_become_zero() -> None:
