@@ -207,7 +207,7 @@ def _lowering() -> Any:
         [
             relax.transform.DecomposeOpsForInference(),
             relax.transform.CanonicalizeBindings(),
-            relax.transform.LegalizeOps(),
+            relax.transform.LegalizeOps({"relax.erf": _vectorizable_erf}),
             relax.transform.AnnotateTIROpPattern(),
             tvm.transform.module_pass(_correct_patterns, opt_level=0),
             relax.transform.FoldConstant(),
