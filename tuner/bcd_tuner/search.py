@@ -18,7 +18,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate, PySearchStrategy
 
-from bcd_registry.model import Decision, Prior
+from bcd_registry.model import Decision, Grade, Prior
 
 from .diffusion import SigmaSchedule, diffuse
 from .space import apply_decisions, match_space, read_decisions, read_space
@@ -26,7 +26,7 @@ from .space import apply_decisions, match_space, read_decisions, read_space
 _MAX_SEED = 2**31 - 1
 _ENUMERABLE = 24
 _DRY_ATTEMPTS = 3
-_FAR_PRIOR = 3.0
+_ANCHOR_CONTROL = 2.0
 _FAR = 8.0
 """Distance in octaves beyond which priors weigh the same; that of another number of loops is infinite."""
 
@@ -134,7 +134,7 @@ class TaskSearch:
         self._enumerated = self._enumerate()
         self._carry: list[Seed] = []
         self._priors: list[Seed] = []
-        self._distance = 0.0
+        self._anchored = False
         self.add_priors(priors)
 
     @property
@@ -159,8 +159,8 @@ class TaskSearch:
         seeds = [Seed(i, p.record.decisions, math.exp(-min(p.distance, _FAR)), p.record.id) for p, i in fitting]
         self._priors += seeds
         self._carry += seeds
-        self._distance = min((prior.distance for prior, _ in fitting), default=0.0)
-        self._sigmas = SigmaSchedule(self._distance)
+        self._anchored = all(prior.grade is Grade.ANCHOR for prior, _ in fitting)
+        self._sigmas = SigmaSchedule(min((prior.distance for prior, _ in fitting), default=0.0))
         if priors and not fitting:
             self.notes.append(f"no sketch of the task fits its {len(priors)} priors")
 
@@ -182,8 +182,8 @@ class TaskSearch:
 
     @property
     def _control_share(self) -> float:
-        """The farther the nearest prior, the less it is trusted."""
-        return self._policy.control_share * (1.0 + (min(self._distance, _FAR_PRIOR) if self._priors else 0.0))
+        """Priors of another cluster are trusted less."""
+        return self._policy.control_share * (_ANCHOR_CONTROL if self._priors and self._anchored else 1.0)
 
     def _pick_enumerated(self, n: int, score: Scorer) -> list[Candidate]:
         """The priors carried over, then the best by the cost model of what is left of a small space."""
