@@ -16,8 +16,10 @@ from filelock import FileLock
 from bcd_tuner.scratch import Scratch, measuring_lock, remove_stale
 
 # No `__main__` guard on purpose: users' scripts have none.
+# A shell's background job starts with SIGINT ignored, and so would Python: it takes its own handler back.
 _SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from bcd_tuner.targets import resolve_target
 from bcd_tuner.workers import WarmPool
