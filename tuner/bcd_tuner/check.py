@@ -49,22 +49,19 @@ def check_winners(
     """
     checked, by_key = Checked(), {run.key: run for run in runs}
     waiting = {run.key: _ranked(run) for run in runs if run.planned.trials and (run.trials or run.finished)}
-    passed: set[str] = set()
-    searched = list(waiting)
     while batch := [(by_key[key], ranked[0]) for key, ranked in waiting.items() if ranked]:
         comparisons = compare_many(pool, [Case(run.mod, c.schedule.mod) for run, c in batch], seed=seed, repeats=_REPEATS)
         for (run, candidate), comparison in zip(batch, comparisons, strict=True):
-            ok = _judge(run, candidate, comparison, checked, record_of)
-            waiting[run.key] = [] if ok else waiting[run.key][1:]
-            passed |= {run.key} if ok else set()
-    measure_missing(runs, pool)
-    for key in searched:
-        if key not in passed:
-            _stay_untuned(by_key[key], checked, untuned_record)
+            passed = _judge(run, candidate, comparison, checked, record_of)
+            waiting[run.key] = [] if passed else waiting[run.key][1:]
+    _measure_missing(runs, pool)
+    for run in (by_key[key] for key in waiting):
+        if not run.checked:
+            _stay_untuned(run, checked, untuned_record)
     return checked
 
 
-def measure_missing(runs: Sequence[TaskRun], pool: WarmPool) -> None:
+def _measure_missing(runs: Sequence[TaskRun], pool: WarmPool) -> None:
     """Measure the untuned programs of tasks that no comparison measured."""
     missing = [run for run in runs if run.untuned_s is None]
     for run, times in zip(missing, measure_modules(pool, [run.mod for run in missing]), strict=True):
