@@ -252,6 +252,34 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True)
+class Refutation:
+    """A prior that misled: what was diffused from it lost to what was not diffused at all.
+
+    One of the same record, workload and environment takes the place of an older one. `lookup` leaves the record out for
+    the misled workload, and for those of its cluster that are at least as far from it.
+
+    Attributes:
+        record_id: The record that was the prior.
+        workload_key: The workload that it misled.
+        cluster: The cluster of that workload.
+        distance: `Prior.distance` of the record to that workload, octaves; may be infinite.
+        environment_key: The environment in which it misled.
+        run_id: The run that noticed it.
+        ratio: Best diffused latency over the best of the control group, above 1; infinite when nothing diffused ran.
+        created_at: Unix seconds.
+    """
+
+    record_id: str
+    workload_key: str
+    cluster: str
+    distance: float
+    environment_key: str
+    run_id: str
+    ratio: float
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """The answer of a lookup for one workload.
 

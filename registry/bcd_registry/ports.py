@@ -10,6 +10,7 @@ from .model import (
     Environment,
     NetworkVersion,
     RecordState,
+    Refutation,
     RunSummary,
     TuningRecord,
     Workload,
@@ -51,10 +52,10 @@ class BlobStore(Protocol):
 
 
 class Catalog(Protocol):
-    """Rows: environments, workloads, networks, records, cost models and runs. Each write is one transaction.
+    """Rows: environments, workloads, networks, records, refutations, cost models and runs. Each write is one transaction.
 
     Writes of what is there already are successes without effect (ids and keys are digests of content), except that
-    `set_record_states` and `put_network` replace. Safe to use from several threads and processes.
+    `set_record_states`, `put_network`, `add_refutations` and `put_run` replace. Safe to use from several threads and processes.
 
     Raises:
         StoreUnavailable: Any call, when the database does not answer, is full or stays locked.
@@ -71,6 +72,9 @@ class Catalog(Protocol):
         Raises:
             NotFound: There is none.
         """
+
+    def get_environments(self, keys: Sequence[str]) -> Mapping[str, Environment]:
+        """Those that are there, by key, in one query."""
 
     def put_workloads(self, workloads: Sequence[Workload]) -> None:
         """Store the workloads that are new, in one transaction."""
@@ -124,6 +128,22 @@ class Catalog(Protocol):
         Raises:
             NotFound: None, or more than one (the message says which).
         """
+
+    def add_refutations(self, refutations: Sequence[Refutation]) -> None:
+        """Store refutations, all of them or none; one replaces that of the same record, workload and environment.
+
+        Raises:
+            NotFound: The record, the workload or the environment of one is not stored.
+        """
+
+    def find_refutations(self, clusters: Sequence[str]) -> list[Refutation]:
+        """Those of workloads in the clusters, in whatever environment, newest first.
+
+        A constant number of queries, whatever the length.
+        """
+
+    def forget_refutations(self, record_ids: Sequence[str]) -> None:
+        """Remove every refutation of the records; removing what is not there is a success."""
 
     def add_cost_model(self, snapshot: CostModelSnapshot, booster_digest: str, samples_digest: str) -> None:
         """Store a snapshot's row; its bytes lie in the blobs."""

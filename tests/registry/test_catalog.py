@@ -14,7 +14,7 @@ from bcd_registry.catalog.engines import file_engine, transaction
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import StoreDenied, StoreUnavailable
 from bcd_registry.testing.catalog_contract import DIGEST, CatalogContract
-from bcd_registry.testing.values import ENVIRONMENT, make_record, make_workload
+from bcd_registry.testing.values import ENVIRONMENT, make_record, make_refutation, make_workload
 
 
 class TestFileCatalog(CatalogContract):
@@ -48,6 +48,7 @@ def test_finding_takes_a_constant_number_of_queries(catalog: SqlCatalog) -> None
     key = catalog.put_environment(ENVIRONMENT)
     records = [make_record(workload, key) for workload in workloads]
     catalog.add_records(records, [DIGEST] * len(records))
+    catalog.add_refutations([make_refutation(record, workloads[0]) for record in records])
     statements: list[str] = []
     event.listen(catalog._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     found = catalog.find_records(
@@ -55,7 +56,9 @@ def test_finding_takes_a_constant_number_of_queries(catalog: SqlCatalog) -> None
     )
     assert len(found) == 2000
     assert len(catalog.get_workloads([w.key for w in workloads])) == 2000
-    assert [s.split()[0] for s in statements] == ["BEGIN", "SELECT", "BEGIN", "SELECT"]
+    assert len(catalog.find_refutations([w.cluster for w in workloads])) == 2000
+    assert len(catalog.get_environments([key] * 2000)) == 1
+    assert [s.split()[0] for s in statements] == ["BEGIN", "SELECT"] * 4
 
 
 def test_finding_uses_the_indexes(catalog: SqlCatalog) -> None:
@@ -63,6 +66,8 @@ def test_finding_uses_the_indexes(catalog: SqlCatalog) -> None:
     event.listen(catalog._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2:4]))
     catalog.find_records(workloads=["a"], clusters=["b"], anchors=["c"])
     catalog.list_records(workload="ab", limit=10)
+    catalog.find_refutations(["b"])
+    catalog.get_environments(["d"])
     catalog.latest_cost_model("llvm")
     catalog.list_runs(network="ocr", version="1")
     queries = [entry for entry in statements if entry[0].startswith("SELECT")]

@@ -46,6 +46,12 @@ def set_revision(path: Path, *revisions: str) -> None:
     connection.close()
 
 
+def load_dump(path: Path, dump: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(dump.read_text())
+    connection.close()
+
+
 def tables_of(engine: Engine) -> set[str]:
     with transaction(engine, write=False) as connection:
         return set(inspect(connection).get_table_names())
@@ -100,10 +106,9 @@ def test_a_failed_migration_leaves_nothing(engine: Engine) -> None:
 
 @pytest.mark.parametrize("dump", GOLDEN, ids=lambda path: path.stem)
 def test_a_golden_database_is_upgraded_and_then_used(path: Path, engine: Engine, dump: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.executescript(dump.read_text())
-    connection.close()
-    assert schema.upgrade_database(engine) == (dump.stem.removeprefix("revision_"), schema.HEAD)
+    load_dump(path, dump)
+    revision = dump.stem.removeprefix("revision_")
+    assert schema.upgrade_database(engine) == (revision, schema.HEAD)
     key = environment_key(ENVIRONMENT)
     with SqlCatalog.open_file(path) as catalog:
         records = make_database.records(key)
@@ -117,10 +122,43 @@ def test_a_golden_database_is_upgraded_and_then_used(path: Path, engine: Engine,
         model = catalog.latest_cost_model('{"kind":"llvm"}')
         assert model is not None
         assert model[1:] == (hex_of("booster"), hex_of("samples"))
+        refutations, cluster = make_database.refutations(key), make_workload("w1", cluster="c").cluster
+        assert catalog.find_refutations([cluster]) == (refutations if revision >= "0002" else [])
+        catalog.add_refutations(refutations)
+        assert catalog.find_refutations([cluster]) == refutations
 
 
-def test_the_current_revision_has_a_golden_database() -> None:
-    assert GOLDEN[-1].stem == f"revision_{schema.HEAD}"
+def test_every_revision_has_a_golden_database() -> None:
+    assert [dump.stem.removeprefix("revision_") for dump in GOLDEN] == sorted(schema.known_revisions())
+
+
+def test_a_fresh_database_is_made_at_the_current_revision(path: Path, engine: Engine) -> None:
+    SqlCatalog.open_file(path).close()
+    with transaction(engine, write=False) as connection:
+        assert schema.current_revision(connection) == schema.HEAD
+
+
+@pytest.mark.parametrize("dump", GOLDEN[:-1], ids=lambda path: path.stem)
+def test_an_old_golden_database_is_refused_until_it_is_upgraded(path: Path, engine: Engine, dump: Path) -> None:
+    load_dump(path, dump)
+    message = f"has revision {dump.stem.removeprefix('revision_')}, this release needs {schema.HEAD}"
+    with pytest.raises(SchemaMismatch, match=message) as caught:
+        SqlCatalog.open_file(path)
+    assert "bcd-registry db upgrade" in caught.value.hint
+    schema.upgrade_database(engine)
+    SqlCatalog.open_file(path).close()
+
+
+def test_going_down_and_up_again_keeps_all_but_the_new_tables(path: Path, engine: Engine) -> None:
+    load_dump(path, GOLDEN[-1])
+    with transaction(engine, write=True) as connection:
+        schema.downgrade(connection, "0001")
+        assert "bcd_refutations" not in inspect(connection).get_table_names()
+        schema.upgrade(connection)
+    key = environment_key(ENVIRONMENT)
+    with SqlCatalog.open_file(path) as catalog:
+        assert {record.id for record, _ in catalog.list_records()} == {record.id for record in make_database.records(key)}
+        assert catalog.find_refutations([make_workload("w1", cluster="c").cluster]) == []
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ _ERRORS: tuple[tuple[str, type[RegistryError], str, str], ...] = (
     ("SQLITE_CANTOPEN", StoreDenied, "cannot be opened", "it must be a file that this user may write; or set BCD_HOME"),
     ("SQLITE_NOTADB", StoreUnavailable, "is not a database", "move the file away, or set BCD_HOME"),
     ("SQLITE_CORRUPT", StoreUnavailable, "is damaged", "restore it from a backup, or move it away"),
-    ("SQLITE_CONSTRAINT_FOREIGNKEY", NotFound, "does not know what the row refers to", "store workloads and environment first"),
+    ("SQLITE_CONSTRAINT_FOREIGNKEY", NotFound, "does not know what the row refers to", "store what it refers to first"),
 )
 
 

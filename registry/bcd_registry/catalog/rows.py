@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from bcd_registry.model import (
     Decision,
     NetworkVersion,
     RecordState,
+    Refutation,
     RunSummary,
     Task,
     TuningRecord,
@@ -142,6 +144,34 @@ def record_of(row: RowMapping) -> tuple[TuningRecord, str]:
         reason=row["reason"],
     )
     return record, row["trace_digest"]
+
+
+def refutation_row(refutation: Refutation) -> Row:
+    """The row of `bcd_refutations`. What is infinite is NULL: databases do not agree on how to spell infinity."""
+    return {
+        "record_id": refutation.record_id,
+        "workload_key": refutation.workload_key,
+        "environment_key": refutation.environment_key,
+        "cluster": refutation.cluster,
+        "distance": None if refutation.distance == math.inf else refutation.distance,
+        "ratio": None if refutation.ratio == math.inf else refutation.ratio,
+        "run_id": refutation.run_id,
+        "created_at": refutation.created_at,
+    }
+
+
+def refutation_of(row: RowMapping) -> Refutation:
+    """The refutation in the row."""
+    return Refutation(
+        record_id=row["record_id"],
+        workload_key=row["workload_key"],
+        cluster=row["cluster"],
+        distance=math.inf if row["distance"] is None else row["distance"],
+        environment_key=row["environment_key"],
+        run_id=row["run_id"],
+        ratio=math.inf if row["ratio"] is None else row["ratio"],
+        created_at=row["created_at"],
+    )
 
 
 def cost_model_row(snapshot: CostModelSnapshot, booster_digest: str, samples_digest: str) -> Row:

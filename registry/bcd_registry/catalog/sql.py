@@ -32,6 +32,7 @@ from bcd_registry.model import (
     Environment,
     NetworkVersion,
     RecordState,
+    Refutation,
     RunSummary,
     TuningRecord,
     Workload,
@@ -105,6 +106,13 @@ class SqlCatalog:
         if fields is None:
             raise NotFound(f"no environment {key[:12]} in the catalog")
         return Environment(json.loads(fields))
+
+    def get_environments(self, keys: Sequence[str]) -> Mapping[str, Environment]:
+        """See `Catalog.get_environments`."""
+        table = tables.environments
+        query = select(table).where(table.c.key.in_(set(keys)))
+        with transaction(self._engine, write=False) as connection:
+            return {row["key"]: Environment(json.loads(row["fields"])) for row in connection.execute(query).mappings()}
 
     def put_workloads(self, workloads: Sequence[Workload]) -> None:
         """See `Catalog.put_workloads`."""
@@ -194,6 +202,26 @@ class SqlCatalog:
             raise NotFound(f"{id_prefix!r} names more than one record: {names}", hint="give more digits of the id")
         return found[0]
 
+    def add_refutations(self, refutations: Sequence[Refutation]) -> None:
+        """See `Catalog.add_refutations`."""
+        if refutations:
+            with transaction(self._engine, write=True) as connection:
+                connection.execute(_upsert_refutation(connection), [rows.refutation_row(r) for r in refutations])
+
+    def find_refutations(self, clusters: Sequence[str]) -> list[Refutation]:
+        """See `Catalog.find_refutations`."""
+        table = tables.refutations
+        query = select(table).where(table.c.cluster.in_(set(clusters)))
+        order = (table.c.created_at.desc(), *table.primary_key.columns)
+        with transaction(self._engine, write=False) as connection:
+            return [rows.refutation_of(row) for row in connection.execute(query.order_by(*order)).mappings()]
+
+    def forget_refutations(self, record_ids: Sequence[str]) -> None:
+        """See `Catalog.forget_refutations`."""
+        table = tables.refutations
+        with transaction(self._engine, write=True) as connection:
+            connection.execute(delete(table).where(table.c.record_id.in_(set(record_ids))))
+
     def add_cost_model(self, snapshot: CostModelSnapshot, booster_digest: str, samples_digest: str) -> None:
         """See `Catalog.add_cost_model`."""
         row = rows.cost_model_row(snapshot, booster_digest, samples_digest)
@@ -251,6 +279,12 @@ def _upsert_record(connection: Connection) -> sqlite.Insert | postgresql.Insert:
         set_=_excluded(insert, table.c.keys()),
         where=_state_rank(insert.excluded.state) >= _state_rank(table.c.state),
     )
+
+
+def _upsert_refutation(connection: Connection) -> sqlite.Insert | postgresql.Insert:
+    table = tables.refutations
+    insert = _insert(connection, table)
+    return insert.on_conflict_do_update(index_elements=table.primary_key.columns.keys(), set_=_excluded(insert, table.c.keys()))
 
 
 def _state_rank(state: ColumnElement[str]) -> ColumnElement[int]:

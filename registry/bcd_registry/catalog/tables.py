@@ -88,6 +88,19 @@ records = Table(
     Index("ix_bcd_records_workload_key_environment_key", "workload_key", "environment_key"),
 )
 
+refutations = Table(
+    "bcd_refutations",
+    metadata,
+    Column("record_id", String(DIGEST_LENGTH), ForeignKey("bcd_records.id", ondelete="CASCADE"), primary_key=True),
+    Column("workload_key", String(DIGEST_LENGTH), ForeignKey("bcd_workloads.key"), primary_key=True),
+    Column("environment_key", String(DIGEST_LENGTH), ForeignKey("bcd_environments.key"), primary_key=True),
+    Column("cluster", String(DIGEST_LENGTH), nullable=False, index=True),
+    Column("distance", Double),
+    Column("ratio", Double),
+    Column("run_id", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
 cost_models = Table(
     "bcd_cost_models",
     metadata,

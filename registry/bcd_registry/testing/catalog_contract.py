@@ -5,17 +5,28 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from bcd_registry.errors import NotFound
-from bcd_registry.model import RecordState, TuningRecord, Workload
+from bcd_registry.model import RecordState, Refutation, TuningRecord, Workload
 from bcd_registry.ports import Catalog
 from bcd_registry.staleness import environment_key
 
-from .values import ENVIRONMENT, hex_of, make_environment, make_network, make_record, make_run, make_snapshot, make_workload
+from .values import (
+    ENVIRONMENT,
+    hex_of,
+    make_environment,
+    make_network,
+    make_record,
+    make_refutation,
+    make_run,
+    make_snapshot,
+    make_workload,
+)
 
 DIGEST = hex_of("trace")
 
@@ -45,6 +56,13 @@ class CatalogContract:
         """The key of an environment that is stored."""
         return catalog.put_environment(ENVIRONMENT)
 
+    @pytest.fixture
+    def prior(self, catalog: Catalog, workload: Workload, environment: str) -> TuningRecord:
+        """A record that is stored."""
+        record = make_record(workload, environment)
+        catalog.add_records([record], [DIGEST])
+        return record
+
     def test_environments(self, catalog: Catalog) -> None:
         key = catalog.put_environment(ENVIRONMENT)
         assert key == environment_key(ENVIRONMENT)
@@ -56,6 +74,13 @@ class CatalogContract:
         key = catalog.put_environment(ENVIRONMENT)
         assert catalog.put_environment(make_environment(calibration_ms=99.0)) == key
         assert catalog.get_environment(key).fields["calibration_ms"] == ENVIRONMENT.fields["calibration_ms"]
+
+    def test_environments_by_their_keys(self, catalog: Catalog) -> None:
+        here, there = ENVIRONMENT, make_environment(tvm="0.26.0")
+        one, two = catalog.put_environment(here), catalog.put_environment(there)
+        found = catalog.get_environments([two, hex_of("none"), one, two])
+        assert {key: environment.as_json() for key, environment in found.items()} == {one: here.as_json(), two: there.as_json()}
+        assert catalog.get_environments([]) == {}
 
     def test_workloads(self, catalog: Catalog) -> None:
         one, two = make_workload("one"), make_workload("two", extents=())
@@ -213,6 +238,71 @@ class CatalogContract:
         for unknown in ("none", "%", "f" * 64, records[0].id + "0"):
             with pytest.raises(NotFound):
                 catalog.get_record(unknown)
+
+    def test_refutations_are_found_by_cluster_newest_first(self, catalog: Catalog, prior: TuningRecord) -> None:
+        misled = [make_workload(name, cluster=cluster) for name, cluster in (("x", "c"), ("y", "c"), ("z", "d"))]
+        catalog.put_workloads(misled)
+        near = make_refutation(prior, misled[0], distance=0.1 + 0.2, ratio=1.25, created_at=1.0)
+        far = make_refutation(prior, misled[1], distance=math.inf, ratio=math.inf, run_id="run-2", created_at=2.0)
+        other = make_refutation(prior, misled[2], distance=0.0, created_at=3.0)
+        catalog.add_refutations([near, far, other])
+        catalog.add_refutations([])
+        assert catalog.find_refutations([misled[0].cluster, hex_of("none")]) == [far, near]
+        assert catalog.find_refutations([w.cluster for w in misled]) == [other, far, near]
+        assert catalog.find_refutations([]) == []
+
+    def test_a_refutation_replaces_that_of_the_same_record_workload_and_environment(
+        self, catalog: Catalog, workload: Workload, prior: TuningRecord
+    ) -> None:
+        elsewhere = catalog.put_environment(make_environment(cores=8))
+        other_workload = make_workload("other", cluster="a")
+        other_record = dataclasses.replace(prior, run_id="other")
+        catalog.put_workloads([other_workload])
+        catalog.add_records([other_record], [DIGEST])
+        old = make_refutation(prior, workload, created_at=9.0)
+        others = [
+            make_refutation(prior, workload, environment_key=elsewhere, created_at=8.0),
+            make_refutation(prior, other_workload, created_at=7.0),
+            make_refutation(other_record, workload, created_at=6.0),
+        ]
+        new = dataclasses.replace(old, distance=0.5, ratio=3.0, run_id="new", created_at=9.5)
+        catalog.add_refutations([old, *others, old])
+        assert catalog.find_refutations([workload.cluster]) == [old, *others]
+        catalog.add_refutations([new])
+        assert catalog.find_refutations([workload.cluster]) == [new, *others]
+
+    @pytest.mark.parametrize("unknown", ["record_id", "workload_key", "environment_key"])
+    def test_refutations_of_what_is_not_stored_are_refused_whole(
+        self, catalog: Catalog, workload: Workload, prior: TuningRecord, unknown: str
+    ) -> None:
+        good = make_refutation(prior, workload)
+        bad: Refutation = dataclasses.replace(good, **{unknown: hex_of("unknown")})  # type: ignore[arg-type]
+        with pytest.raises(NotFound):
+            catalog.add_refutations([good, bad])
+        assert catalog.find_refutations([workload.cluster]) == []
+
+    def test_forgetting_refutations(self, catalog: Catalog, workload: Workload, prior: TuningRecord) -> None:
+        other = dataclasses.replace(prior, run_id="other")
+        sibling = make_workload("sibling", cluster="a")
+        catalog.put_workloads([sibling])
+        catalog.add_records([other], [DIGEST])
+        kept = make_refutation(other, workload)
+        catalog.add_refutations([make_refutation(prior, workload), make_refutation(prior, sibling), kept])
+        catalog.forget_refutations([])
+        catalog.forget_refutations([hex_of("none")])
+        assert len(catalog.find_refutations([workload.cluster])) == 3
+        for _ in range(2):
+            catalog.forget_refutations([prior.id])
+            assert catalog.find_refutations([workload.cluster]) == [kept]
+
+    def test_a_refuted_record_that_moves_on_stays_refuted(
+        self, catalog: Catalog, workload: Workload, prior: TuningRecord
+    ) -> None:
+        refutation = make_refutation(prior, workload)
+        catalog.add_refutations([refutation])
+        catalog.add_records([prior.with_state(RecordState.PUBLISHED)], [DIGEST])
+        catalog.set_record_states([prior.id], RecordState.QUARANTINED, "drifted")
+        assert catalog.find_refutations([workload.cluster]) == [refutation]
 
     def test_cost_models(self, catalog: Catalog) -> None:
         assert catalog.latest_cost_model('{"kind":"llvm"}') is None

@@ -10,6 +10,7 @@ from bcd_registry.model import (
     Environment,
     NetworkVersion,
     RecordState,
+    Refutation,
     RunSummary,
     Task,
     TuningRecord,
@@ -79,6 +80,21 @@ def make_record(workload: Workload, environment_key: str, /, **changes: Any) -> 
         "created_at": 1000.0,
     }
     return TuningRecord(**{**fields, **changes})
+
+
+def make_refutation(record: TuningRecord, workload: Workload, /, **changes: Any) -> Refutation:
+    """The record misled the workload, an octave away, where it was measured; `changes` may set any field."""
+    fields: dict[str, Any] = {
+        "record_id": record.id,
+        "workload_key": workload.key,
+        "cluster": workload.cluster,
+        "distance": 1.0,
+        "environment_key": record.environment_key,
+        "run_id": "ab12cd34ef567890",
+        "ratio": 1.5,
+        "created_at": 1000.0,
+    }
+    return Refutation(**{**fields, **changes})
 
 
 def make_network(name: str, version: str, workloads: tuple[Workload, ...], **changes: Any) -> NetworkVersion:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from pathlib import Path
 
 from bcd_registry.catalog.schema import HEAD
 from bcd_registry.catalog.sql import SqlCatalog
-from bcd_registry.model import NetworkVersion, RecordState, RunSummary, TuningRecord, Workload
+from bcd_registry.model import NetworkVersion, RecordState, Refutation, RunSummary, TuningRecord, Workload
 from bcd_registry.testing.values import (
     ENVIRONMENT,
     hex_of,
     make_network,
     make_record,
+    make_refutation,
     make_run,
     make_snapshot,
     make_workload,
@@ -33,6 +35,15 @@ def records(environment_key: str) -> list[TuningRecord]:
     return [make_record(workloads()[0], environment_key, run_id=f"run-{state}", state=state) for state in RecordState]
 
 
+def refutations(environment_key: str) -> list[Refutation]:
+    """Newest first; there are none before revision 0002."""
+    misled, others = workloads()[1], records(environment_key)[:2]
+    return [
+        make_refutation(others[0], misled, distance=misled.distance(workloads()[0]), created_at=2000.0),
+        make_refutation(others[1], misled, distance=math.inf, ratio=math.inf),
+    ]
+
+
 def runs() -> list[RunSummary]:
     return [make_run("run-measured")]
 
@@ -43,6 +54,7 @@ def fill(catalog: SqlCatalog) -> None:
         catalog.put_network(network)
     added = records(catalog.put_environment(ENVIRONMENT))
     catalog.add_records(added, [hex_of(record.run_id) for record in added])
+    catalog.add_refutations(refutations(added[0].environment_key))
     catalog.add_cost_model(make_snapshot(), hex_of("booster"), hex_of("samples"))
     for run in runs():
         catalog.put_run(run)
