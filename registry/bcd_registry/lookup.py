@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .model import Environment, Grade, Match, Prior, RecordState, TuningRecord, Workload
+from .model import Decision, Environment, Grade, Match, Prior, RecordState, Refutation, TuningRecord, Workload
 from .staleness import Difference, FieldClass, compare
 
 MAX_PRIORS = 6
@@ -18,6 +18,10 @@ MAX_OWN_PRIORS = 3
 _QUOTAS = ((), (6,), (4, 2), (3, 2, 1), (3, 1, 1, 1))
 _MAX_WORKLOADS = len(_QUOTAS) - 1
 _STATES = list(RecordState)
+_SHOWN_RUN_LENGTH = 8
+
+_Schedule = tuple[str, str, tuple[Decision, ...]]
+"""Workload key, sketch and decisions: what makes two records one prior."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +31,14 @@ class Known:
     Attributes:
         records: In any order.
         workloads: The workload of every record, by key.
-        environments: The environment of every record, by key.
+        environments: The environment of every record and refutation, by key.
+        refutations: Priors that misled workloads of the clusters looked up, in any order.
     """
 
     records: Sequence[TuningRecord]
     workloads: Mapping[str, Workload]
     environments: Mapping[str, Environment]
+    refutations: Sequence[Refutation] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,10 @@ class _Candidate:
         return _STATES.index(self.record.state)
 
 
+_Refuted = tuple[_Candidate, Refutation]
+"""A candidate that is left out, and what keeps it out."""
+
+
 @dataclass(slots=True)
 class _Index:
     """Candidates by what they are looked up with, without those that a hard difference rules out."""
@@ -62,6 +72,7 @@ class _Index:
     by_cluster: dict[str, list[_Candidate]] = field(default_factory=dict)
     by_anchor: dict[str, list[_Candidate]] = field(default_factory=dict)
     ignored: list[_Candidate] = field(default_factory=list)
+    refuted: dict[_Schedule, list[Refutation]] = field(default_factory=dict)
 
     def add(self, candidate: _Candidate) -> None:
         workload = candidate.workload
@@ -86,8 +97,8 @@ def grade_workloads(
 
 
 def _index(known: Known, environment: Environment) -> _Index:
-    index = _Index()
     differences = {key: compare(then, environment) for key, then in known.environments.items()}
+    index = _Index(refuted=_refuted_here(known, differences))
     best: dict[tuple[str, str], float] = {}
     for record in known.records:
         place = (record.workload_key, record.environment_key)
@@ -106,6 +117,21 @@ def _index(known: Known, environment: Environment) -> _Index:
     return index
 
 
+def _refuted_here(known: Known, differences: Mapping[str, Sequence[Difference]]) -> dict[_Schedule, list[Refutation]]:
+    """The refutations that count in this environment, by the schedule that misled: several runs may have found the same one.
+
+    A workload is not misled by a record of its own.
+    """
+    records = {record.id: record for record in known.records} if known.refutations else {}
+    refuted: dict[_Schedule, list[Refutation]] = {}
+    for refutation in known.refutations:
+        record = records.get(refutation.record_id)
+        hard = any(d.field_class is FieldClass.HARD for d in differences[refutation.environment_key])
+        if record is not None and record.workload_key != refutation.workload_key and not hard:
+            refuted.setdefault(_schedule(record), []).append(refutation)
+    return refuted
+
+
 def _grade(workload: Workload, index: _Index, asked: int) -> Match:
     own = sorted(index.by_workload.get(workload.key, ()), key=_own_order)
     siblings = [c for c in index.by_cluster.get(workload.cluster, ()) if c.workload.key != workload.key]
@@ -114,26 +140,53 @@ def _grade(workload: Workload, index: _Index, asked: int) -> Match:
         record = min(exact, key=lambda c: (c.record.median_s, c.record.id)).record
         return Match(workload, Grade.EXACT, record, (), _exact_reason(record, asked))
     if own:
+        usable, refuted = _without_refuted(workload, siblings, Grade.CLUSTER, index)
         priors = _own_priors(workload, own)
-        priors += _other_priors(workload, siblings, Grade.CLUSTER, MAX_PRIORS - len(priors))
-        return Match(workload, Grade.STALE, None, priors, _stale_reason(own, asked))
+        priors += _other_priors(workload, usable, Grade.CLUSTER, MAX_PRIORS - len(priors))
+        return Match(workload, Grade.STALE, None, priors, f"{_stale_reason(own, asked)}{_refuted_reason(refuted)}")
     return _grade_unknown(workload, index, siblings)
 
 
 def _grade_unknown(workload: Workload, index: _Index, siblings: list[_Candidate]) -> Match:
     """The match of a workload without a usable record of its own."""
-    ignored = _ignored_reason(workload, index.ignored)
-    if siblings:
-        nearest = _nearest(workload, siblings, Grade.CLUSTER, "sibling")
-        reason = f"no record of this workload; {nearest}{ignored}"
-        return Match(workload, Grade.CLUSTER, None, _other_priors(workload, siblings, Grade.CLUSTER, MAX_PRIORS), reason)
-    cousins = [c for c in index.by_anchor.get(workload.anchor, ()) if c.workload.key != workload.key]
-    if cousins:
-        nearest = _nearest(workload, cousins, Grade.ANCHOR, "workload with its main block")
-        reason = f"no record of this workload or a sibling; {nearest}"
-        priors = _other_priors(workload, cousins, Grade.ANCHOR, MAX_PRIORS)
-        return Match(workload, Grade.ANCHOR, None, priors, f"{reason}{ignored}")
-    return Match(workload, Grade.COLD, None, (), f"no record of this workload, a sibling or its main block{ignored}")
+    cousins = [c for c in index.by_anchor.get(workload.anchor, ()) if c.workload.cluster != workload.cluster]
+    absent, ignored = _absent_reason(siblings, cousins), _ignored_reason(workload, index.ignored)
+    refuted: list[_Refuted] = []
+    kinds = ((Grade.CLUSTER, siblings, "sibling"), (Grade.ANCHOR, cousins, "workload with its main block"))
+    for grade, candidates, word in kinds:
+        usable, misled = _without_refuted(workload, candidates, grade, index)
+        refuted += misled
+        if usable:
+            reason = f"{absent}; {_nearest(workload, usable, grade, word)}{_refuted_reason(refuted)}{ignored}"
+            return Match(workload, grade, None, _other_priors(workload, usable, grade, MAX_PRIORS), reason)
+    return Match(workload, Grade.COLD, None, (), f"{absent}{_refuted_reason(refuted)}{ignored}")
+
+
+def _without_refuted(
+    workload: Workload, candidates: Iterable[_Candidate], grade: Grade, index: _Index
+) -> tuple[list[_Candidate], list[_Refuted]]:
+    """The candidates that may be diffused from, and those that are refuted, each with its newest refutation."""
+    usable: list[_Candidate] = []
+    refuted: list[_Refuted] = []
+    for candidate in candidates:
+        holding = [r for r in index.refuted.get(_schedule(candidate.record), ()) if _holds(r, workload, candidate, grade)]
+        if holding:
+            refuted.append((candidate, max(holding, key=_age)))
+        else:
+            usable.append(candidate)
+    return usable, refuted
+
+
+def _holds(refutation: Refutation, workload: Workload, candidate: _Candidate, grade: Grade) -> bool:
+    """Whether it keeps the candidate from the workload: the misled one, or one of its cluster that is at least as far."""
+    if refutation.workload_key == workload.key:
+        return True
+    return refutation.cluster == workload.cluster and _distance(workload, candidate.workload, grade) >= refutation.distance
+
+
+def _age(refutation: Refutation) -> tuple[float, str]:
+    """What orders refutations, oldest first."""
+    return refutation.created_at, refutation.run_id
 
 
 def _own_order(candidate: _Candidate) -> tuple[int, int, int, float, str]:
@@ -164,10 +217,14 @@ def _other_priors(workload: Workload, candidates: Iterable[_Candidate], grade: G
 
 def _distinct(candidates: Iterable[_Candidate]) -> list[_Candidate]:
     """The first candidate of each schedule: runs may have found the same one."""
-    first: dict[tuple[object, ...], _Candidate] = {}
+    first: dict[_Schedule, _Candidate] = {}
     for candidate in candidates:
-        first.setdefault((candidate.workload.key, candidate.record.sketch, candidate.record.decisions), candidate)
+        first.setdefault(_schedule(candidate.record), candidate)
     return list(first.values())
+
+
+def _schedule(record: TuningRecord) -> _Schedule:
+    return record.workload_key, record.sketch, record.decisions
 
 
 def _exact_reason(record: TuningRecord, asked: int) -> str:
@@ -201,6 +258,26 @@ def _nearest(workload: Workload, candidates: Sequence[_Candidate], grade: Grade,
     at = f"at distance {distance:.1f}" if math.isfinite(distance) else "with another number of loops"
     noun = word if len(others) == 1 else word.replace("sibling", "siblings").replace("workload", "workloads")
     return f"{len(others)} {noun} known, nearest {at}"
+
+
+def _absent_reason(siblings: Sequence[_Candidate], cousins: Sequence[_Candidate]) -> str:
+    """What is not known at all; what is known but refuted is not absent."""
+    if siblings:
+        return "no record of this workload"
+    if cousins:
+        return "no record of this workload or a sibling"
+    return "no record of this workload, a sibling or its main block"
+
+
+def _refuted_reason(refuted: Sequence[_Refuted]) -> str:
+    """How many priors were left out because they misled, and which run noticed it last."""
+    if not refuted:
+        return ""
+    n_priors = len({_schedule(candidate.record) for candidate, _ in refuted})
+    newest = max((refutation for _, refutation in refuted), key=_age).run_id
+    n_others = len({refutation.run_id for _, refutation in refuted}) - 1
+    others = f" and {n_others} other{'s' if n_others > 1 else ''}" if n_others else ""
+    return f"; {n_priors} prior{'s' if n_priors > 1 else ''} refuted by run {newest[:_SHOWN_RUN_LENGTH]}{others}"
 
 
 def _ignored_reason(workload: Workload, ignored: Sequence[_Candidate]) -> str:

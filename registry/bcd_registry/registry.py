@@ -21,6 +21,7 @@ from .model import (
     Match,
     NetworkVersion,
     RecordState,
+    Refutation,
     RunSummary,
     TuningRecord,
     Workload,
@@ -29,7 +30,7 @@ from .ports import BlobStore, Catalog
 from .traces import pack_trace, unpack_trace
 
 _LOG = logging.getLogger(__name__)
-_Dated = TypeVar("_Dated", TuningRecord, NetworkVersion, CostModelSnapshot, RunSummary)
+_Dated = TypeVar("_Dated", TuningRecord, NetworkVersion, CostModelSnapshot, RunSummary, Refutation)
 
 
 class Registry:
@@ -71,7 +72,8 @@ class Registry:
     def lookup(self, workloads: Sequence[Workload], environment: Environment, depths: Mapping[str, int]) -> list[Match]:
         """One match for each workload, in order; the records in it carry their traces.
 
-        A record whose trace is missing or damaged is quarantined, and the next best takes its place.
+        A record whose trace is missing or damaged is quarantined, and the next best takes its place. Priors that
+        were refuted for a workload are left out of its match, see `Refutation`.
 
         Args:
             depths: The `--trials` asked, by workload key.
@@ -126,6 +128,21 @@ class Registry:
         """
         if ids:
             self._catalog.set_record_states(ids, RecordState.QUARANTINED, reason)
+
+    def refute(self, refutations: Sequence[Refutation]) -> None:
+        """Remember priors that misled, all of them or none: later lookups leave them out.
+
+        Raises:
+            MeasureError: One has a negative distance, or a ratio that says it did not mislead.
+            NotFound: The record, the workload or the environment of one is not stored.
+        """
+        for refutation in refutations:
+            _require_misled(refutation)
+        self._catalog.add_refutations([self._dated(refutation) for refutation in refutations])
+
+    def forget_refutations(self, record_ids: Sequence[str]) -> None:
+        """Serve the records as priors again, whatever they misled; removing what is not there is a success."""
+        self._catalog.forget_refutations(record_ids)
 
     def list_records(
         self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
@@ -200,18 +217,21 @@ class Registry:
 
     def _find(self, workloads: Sequence[Workload]) -> tuple[Known, dict[str, str]]:
         """What the catalog knows of the workloads, and the digest of each record's trace by id."""
-        if not workloads:
-            return Known((), {}, {}), {}
         found = self._catalog.find_records(
             workloads=_unique(w.key for w in workloads),
             clusters=_unique(w.cluster for w in workloads),
             anchors=_unique(w.anchor for w in workloads),
         )
+        if not found:
+            return Known((), {}, {}), {}
         records = [record for record, _ in found]
+        refutations = self._catalog.find_refutations(_unique(w.cluster for w in workloads))
+        environments = [r.environment_key for r in records] + [r.environment_key for r in refutations]
         known = Known(
             records=records,
             workloads=self._catalog.get_workloads(_unique(r.workload_key for r in records)),
-            environments={key: self._catalog.get_environment(key) for key in _unique(r.environment_key for r in records)},
+            environments=self._catalog.get_environments(_unique(environments)),
+            refutations=refutations,
         )
         return known, {record.id: digest for record, digest in found}
 
@@ -267,6 +287,12 @@ def _require_usable(record: TuningRecord) -> None:
         raise MeasureError(f"record {record.id[:12]} has no valid latency: {times!r}")
     if record.trace is None:
         raise MeasureError(f"record {record.id[:12]} has no trace", hint="`Registry.get_record` loads it")
+
+
+def _require_misled(refutation: Refutation) -> None:
+    if not (refutation.distance >= 0 and refutation.ratio > 1):
+        found = f"distance {refutation.distance}, ratio {refutation.ratio}"
+        raise MeasureError(f"record {refutation.record_id[:12]} is not refuted by {found}")
 
 
 def _records_in(matches: Iterable[Match]) -> Iterator[TuningRecord]:
