@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -21,6 +22,7 @@ from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate, PySearchSt
 from bcd_registry.model import Decision, Grade, Prior
 
 from .diffusion import SigmaSchedule, diffuse
+from .renaming import canonical_sketches
 from .space import apply_decisions, match_space, read_decisions, read_space
 
 _MAX_SEED = 2**31 - 1
@@ -312,7 +314,8 @@ class DiffusionSearch(PySearchStrategy):  # type: ignore[misc]
     """MetaSchedule's search strategy for Bayesian code diffusion.
 
     Args:
-        priors_of: What to diffuse from, by the task's IRModule, for example from `Registry.lookup`. None searches from nothing.
+        priors_of: What to diffuse from, by the task's IRModule, for example `RegistryDatabase.priors_of`. It is asked when the
+            task's first round begins, so that what other tasks measured by then can be among it. None searches from nothing.
         policy: See SearchPolicy.
         executor: Threads that apply traces; None applies them one by one.
     """
@@ -323,6 +326,8 @@ class DiffusionSearch(PySearchStrategy):  # type: ignore[misc]
         super().__init__()
         self._arguments = (priors_of, policy, executor)
         self.search: TaskSearch | None = None
+        self._asked = False
+        self._schedules: list[Schedule] = []
         self._context: Any = None
         self._cost_model: Any = None
         self._left = self._batch = 0
@@ -335,15 +340,14 @@ class DiffusionSearch(PySearchStrategy):  # type: ignore[misc]
         self, max_trials: int, num_trials_per_iter: int, design_spaces: Any, database: Any = None, cost_model: Any = None
     ) -> None:
         """Begin a task; called again for the same task it goes on with what is known."""
-        priors_of, policy, executor = self._arguments
+        _, policy, executor = self._arguments
         self._left, self._batch, self._cost_model = max_trials, num_trials_per_iter, cost_model
         if self.search is None:
-            context = self._context
+            context, self._schedules = self._context, list(design_spaces)
             self.search = TaskSearch(
                 context.mod,
-                list(design_spaces),
+                self._schedules,
                 context.space_generator.postprocs,
-                priors=priors_of(context.mod) if priors_of else (),
                 rng=np.random.default_rng(int(context.rand_state) & _MAX_SEED),
                 policy=policy,
                 executor=executor,
@@ -354,6 +358,8 @@ class DiffusionSearch(PySearchStrategy):  # type: ignore[misc]
         assert self.search is not None
         if self._left <= 0:
             return None
+        if not self._asked:
+            self._ask(self.search)
         self._round = self.search.next_round(min(self._batch, self._left), self._score)
         self._left -= len(self._round)
         return [candidate.measure_candidate() for candidate in self._round] or None
@@ -369,6 +375,16 @@ class DiffusionSearch(PySearchStrategy):  # type: ignore[misc]
     def clone(self) -> DiffusionSearch:
         """A fresh strategy with the same settings, for another task."""
         return DiffusionSearch(*self._arguments)
+
+    def _ask(self, search: TaskSearch) -> None:
+        """Take in the priors. Their sketches are of canonical modules, and this one may have other names."""
+        self._asked = True
+        priors_of = self._arguments[0]
+        priors = priors_of(self._context.mod) if priors_of else ()
+        if not {prior.record.sketch for prior in priors} <= {space.sketch for space in search.spaces}:
+            pairs = zip(search.spaces, canonical_sketches(self._context.mod, self._schedules), strict=True)
+            search.spaces = [dataclasses.replace(space, sketch=sketch) for space, sketch in pairs]
+        search.add_priors(priors)
 
     def _score(self, candidates: Sequence[MeasureCandidate]) -> NDArray[np.float64] | None:
         if self._cost_model is None or not candidates:
