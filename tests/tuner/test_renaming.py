@@ -29,6 +29,13 @@ def softmax() -> Any:
     return tvm.IRModule({"main": te.create_prim_func([x, topi.nn.softmax(x)])})
 
 
+def pool() -> Any:
+    """A block that asks for a rule of another target."""
+    x = te.placeholder((1, 4, 12, 12), "float32", "picture")
+    pooled = topi.nn.pool2d(x, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), "max", layout="NCHW")
+    return tvm.IRModule({"main": te.create_prim_func([x, pooled])})
+
+
 def drawn(mod: Any) -> list[Any]:
     """One schedule of each design space."""
     context, spaces = programs.context_of(mod)
@@ -60,6 +67,18 @@ def test_blocks_that_a_trace_has_added_are_found_by_their_place() -> None:
     [schedule, *_] = [s for s in drawn(mod) if asked_for(s) - set(block_names(mod))]
     carried = carry(trace_as_json(schedule), mod, canonicalise(mod))
     assert {name for name in asked_for(carried) if not name.startswith(("block_", "buffer_"))} == {"root"}
+
+
+def test_a_custom_rule_that_canonical_modules_do_not_ask_for_is_left_out() -> None:
+    mod = pool()
+    twin = canonicalise(mod)
+    _, spaces = programs.context_of(twin)
+    assert canonical_sketches(mod, programs.context_of(mod)[1]) == [read_space(space).sketch for space in spaces]
+    for schedule in drawn(mod):
+        carried = carry(trace_as_json(schedule), mod, twin)
+        assert tvm_ffi.structural_equal(schedule.mod["main"].body, carried.mod["main"].body)
+        assert read_decisions(carried)[1] == read_decisions(schedule)[1]
+        assert carry(trace_as_json(carried), twin, mod)
 
 
 def test_a_trace_stays_what_it_is_under_the_same_names() -> None:

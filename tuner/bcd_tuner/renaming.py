@@ -7,6 +7,7 @@ scripts tune modules under the names that lowering gave them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tvm_ffi
 from tvm.ir import IRModule, Var
@@ -20,6 +21,10 @@ from .space import read_space
 from .tasks import canonicalise
 
 _GET_BLOCK = "GetSBlock"
+_REMOVE_ANNOTATION = "Unannotate"
+
+_CUSTOM_RULE = "schedule_rule"
+"""An annotation that a design space removes, and that canonical modules do not have."""
 
 
 def names_in(mod: IRModule) -> tuple[str, ...]:
@@ -32,10 +37,7 @@ def names_in(mod: IRModule) -> tuple[str, ...]:
 
 def block_names(mod: IRModule) -> list[str]:
     """Names of the blocks in the order of a walk, inner ones first."""
-    names: list[str] = []
-    for function in mod.functions.values():
-        tvm_ffi.structural_walk(function, (SBlock, lambda block: names.append(str(block.name_hint))))
-    return names
+    return [str(block.name_hint) for block in _blocks(mod)]
 
 
 def carry(trace: Json, source: IRModule, mod: IRModule) -> Schedule:
@@ -47,6 +49,8 @@ def carry(trace: Json, source: IRModule, mod: IRModule) -> Schedule:
     Raises:
         CorruptBlob: The trace does not fit.
     """
+    if _CUSTOM_RULE not in _annotations(mod):
+        trace = _without_custom_rules(trace)
     if names_in(source) == names_in(mod):
         return replay(mod, trace)
     instructions, decisions = trace
@@ -75,9 +79,32 @@ def _first(n: int, instructions: list[Json], decisions: list[Json]) -> Json:
     return [instructions[:n], [decision for decision in decisions if decision[0] < n]]
 
 
+def _without_custom_rules(trace: Json) -> Json:
+    """The trace without what removes that annotation; decisions name their instruction by its number."""
+    instructions, decisions = trace
+    kept = [
+        i
+        for i, (kind, _, attributes, _) in enumerate(instructions)
+        if (kind, attributes) != (_REMOVE_ANNOTATION, [_CUSTOM_RULE])
+    ]
+    numbers = {old: new for new, old in enumerate(kept)}
+    return [[instructions[i] for i in kept], [[numbers[i], decision] for i, decision in decisions]]
+
+
 def _renamed(source: IRModule, mod: IRModule) -> dict[str, str]:
     """Names of the blocks of `mod` by those of the blocks at the same places in `source`."""
     names, others = block_names(source), block_names(mod)
     if len(names) != len(others):
         raise CorruptBlob("the trace does not fit: the modules have not the same blocks")
     return dict(zip(names, others, strict=True))
+
+
+def _annotations(mod: IRModule) -> set[str]:
+    return {str(name) for block in _blocks(mod) for name in block.annotations}
+
+
+def _blocks(mod: IRModule) -> list[Any]:
+    blocks: list[Any] = []
+    for function in mod.functions.values():
+        tvm_ffi.structural_walk(function, (SBlock, blocks.append))
+    return blocks
