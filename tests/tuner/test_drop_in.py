@@ -57,6 +57,18 @@ def network() -> Any:
         return relax.get_pipeline("zero")(builder.get())
 
 
+def activation() -> Any:
+    """One layer with nothing to search for."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((ROWS, 5), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(builder.emit(relax.op.nn.relu(x)))
+        builder.emit_func_output(y)
+    with TARGET:
+        return relax.get_pipeline("zero")(builder.get())
+
+
 def weights() -> list[Any]:
     rng = np.random.default_rng(5)
     return [0.1 * rng.standard_normal(pair).astype(np.float32) for pair in itertools.pairwise(WIDTHS)]
@@ -111,7 +123,7 @@ def tvm_logger() -> Iterator[None]:
     logger.propagate = True
 
 
-def tune(database: Any, pool: WarmPool, work_dir: Path, **options: Any) -> Tuned:
+def tune(database: Any, pool: WarmPool, work_dir: Path, mod: Any = None, **options: Any) -> Tuned:
     tuned = Tuned(database)
     parts = {
         "strategy": DiffusionSearch(tuned.priors_of),
@@ -121,7 +133,7 @@ def tune(database: Any, pool: WarmPool, work_dir: Path, **options: Any) -> Tuned
     }
     with tvm_logger():
         relax_integration.tune_relax(
-            network(),
+            mod or network(),
             {},
             TARGET,
             str(work_dir),
@@ -284,6 +296,17 @@ def test_the_stock_strategy_and_scheduler_work_on_it(copied: Registry, pool: War
     assert len(database) == 4
     assert len(copied.list_records()) > before
     assert n_scheduled(scheduled(network(), database)) == 1
+
+
+def test_a_scheduler_ends_with_the_space_and_can_be_used_again(copied: Registry, pool: WarmPool, tmp_path: Path) -> None:
+    database = RegistryDatabase(copied, TARGET, measurement=pool.measurement)
+    scheduler, mod = DiffusionScheduler(database, trials=8), activation()
+    tune(database, pool, tmp_path, mod, task_scheduler=scheduler)
+    n_first = len(database)
+    assert 1 <= n_first < 8
+    tune(database, pool, tmp_path, mod, task_scheduler=scheduler)
+    assert len(database) > n_first
+    assert n_scheduled(scheduled(mod, database)) == 1
 
 
 def test_the_best_records_come_under_the_names_of_the_workload(copied: Registry, first: Tuned, pool: WarmPool) -> None:

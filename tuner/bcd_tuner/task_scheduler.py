@@ -71,7 +71,7 @@ class DiffusionScheduler(PyTaskScheduler):  # type: ignore[misc]
     def __init__(self, database: RegistryDatabase, trials: int = 32, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._database, self._trials, self._clock = database, trials, clock
-        self._contexts: list[Any] = []
+        self._tasks: list[Any] = []
         self._runs: list[_Watched] = []
         self._schedule = Schedule([])
         self._running: int | None = None
@@ -80,9 +80,8 @@ class DiffusionScheduler(PyTaskScheduler):  # type: ignore[misc]
     def next_task_id(self) -> int:
         """The next task by its number, -1 at the end; the round in flight is taken in before."""
         tasks = list(self._outer().tasks_)
-        contexts = [task.ctx for task in tasks]
-        if len(contexts) != len(self._contexts) or not all(map(_same, contexts, self._contexts)):
-            self._begin(tasks, contexts)
+        if len(tasks) != len(self._tasks) or not all(map(_same, tasks, self._tasks)):  # TVM makes them anew for each tuning
+            self._begin(tasks)
         self._join(tasks)
         for run, task in zip(self._runs, tasks, strict=True):
             run.finished = run.finished or task.is_terminated
@@ -92,21 +91,18 @@ class DiffusionScheduler(PyTaskScheduler):  # type: ignore[misc]
         self._running, self._began = next(i for i, run in enumerate(self._runs) if run is chosen), self._clock()
         return self._running
 
-    def _begin(self, tasks: Sequence[Any], contexts: Sequence[Any]) -> None:
-        self._contexts, self._running = list(contexts), None
+    def _begin(self, tasks: list[Any]) -> None:
+        self._tasks, self._running = tasks, None
         planned = self._plan(tasks)
-        self._runs = [_Watched(p, context.mod, record=p.match.record) for p, context in zip(planned, contexts, strict=True)]
+        self._runs = [_Watched(p, task.ctx.mod, record=p.match.record) for p, task in zip(planned, tasks, strict=True)]
         self._schedule = Schedule(self._runs)
         for p in planned:
             _LOG.info("%s: %s, %d trials; %s", p.task.name, p.match.grade, p.trials, p.match.reason)
 
-    def _plan(self, records: Sequence[Any]) -> list[PlannedTask]:
-        tasks = [
-            Task(str(record.ctx.task_name), self._database.workload_of(record.ctx.mod), max(1, round(record.task_weight)))
-            for record in records
-        ]
-        depths = depths_of(tasks, self._trials)
-        return plan_tasks(tasks, self._database.lookup([task.workload for task in tasks], depths), depths)
+    def _plan(self, tasks: Sequence[Any]) -> list[PlannedTask]:
+        ours = [Task(str(t.ctx.task_name), self._database.workload_of(t.ctx.mod), max(1, round(t.task_weight))) for t in tasks]
+        depths = depths_of(ours, self._trials)
+        return plan_tasks(ours, self._database.lookup([task.workload for task in ours], depths), depths)
 
     def _join(self, tasks: Sequence[Any]) -> None:
         """Take in the round in flight, if there is one."""
