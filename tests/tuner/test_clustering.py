@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcd_tuner.clustering import expected_untuned_s, group_by_cluster, heavy_tasks, representative
+from bcd_tuner.clustering import Clustering, clusters_of, expected_untuned_s, group_by_cluster, heavy_tasks, representative
 from tests.tuner.planned_tasks import make_task
 
 COSTS = st.lists(st.floats(1e3, 1e10), min_size=1, max_size=12)
@@ -20,8 +21,23 @@ def test_expected_seconds_grow_with_operations_and_never_vanish() -> None:
 
 def test_tasks_are_grouped_in_the_order_of_first_appearance() -> None:
     tasks = [make_task("a", cluster="x"), make_task("b", cluster="y"), make_task("c", cluster="x")]
-    groups = group_by_cluster(tasks)
+    groups = group_by_cluster(tasks, {t.workload.key: t.workload.cluster for t in tasks})
     assert [[t.name for t in members] for members in groups.values()] == [["a", "c"], ["b"]]
+
+
+def test_tasks_are_siblings_by_signature_sketch_operator_or_not_at_all() -> None:
+    tasks = [make_task("a", cluster="x"), make_task("b", cluster="x"), make_task("c", cluster="y")]
+    tasks[1] = replace(tasks[1], workload=replace(tasks[1].workload, op="softmax"))
+    sketches = {"a": "one", "b": "two", "c": "two"}
+
+    def joined(clustering: Clustering) -> list[list[str]]:
+        clusters = clusters_of(tasks, clustering, lambda task: sketches[task.name])
+        return [[t.name for t in members] for members in group_by_cluster(tasks, clusters).values()]
+
+    assert joined(Clustering.SIGNATURE) == [["a", "b"], ["c"]]
+    assert joined(Clustering.SKETCH) == [["a"], ["b", "c"]]
+    assert joined(Clustering.OPERATOR) == [["a", "c"], ["b"]]
+    assert joined(Clustering.NONE) == [["a"], ["b"], ["c"]]
 
 
 def test_the_representative_is_near_the_costly_ones() -> None:

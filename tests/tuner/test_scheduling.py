@@ -24,7 +24,7 @@ def one_round(run: TaskRun, n: int, saved: float = 0.5) -> None:
     """What a round does to a run, without a search: some latency is saved, and some trials are used."""
     before = run.best_s
     after = (before or run.untuned_s or 1e-3) * (1 - saved)
-    run.search = SimpleNamespace(best=SimpleNamespace(latency_s=after))  # type: ignore[assignment]
+    run.search = SimpleNamespace(best=SimpleNamespace(latency_s=after), misled=())  # type: ignore[assignment]
     run.trials += n
     run.after_round(n, before or run.untuned_s)
 
@@ -104,14 +104,48 @@ GRADES = st.lists(st.sampled_from(list(Grade)), min_size=1, max_size=8)
 
 @settings(deadline=None)
 @given(grades=GRADES, n=st.integers(1, 20), saved=st.floats(0.0, 1.0, exclude_max=True), depth=st.integers(0, 40))
-def test_it_always_ends_with_all_that_was_granted(grades: list[Grade], n: int, saved: float, depth: int) -> None:
+def test_it_always_ends_with_what_was_granted_or_flat_curves(grades: list[Grade], n: int, saved: float, depth: int) -> None:
     tasks = [make_task(f"t{i}", cluster=str(i % 3), extents=(16, 16, 16 * (i + 1)), flops=10.0**i) for i in range(len(grades))]
     alone = {Grade.EXACT: exact, Grade.COLD: cold}
     matches = [alone[g](t) if g in alone else known(t, g) for t, g in zip(tasks, grades, strict=True)]
     runs = runs_of(tasks, matches, depth)
     play(runs, n, saved)
     assert all(run.finished for run in runs)
-    assert [run.trials for run in runs] == [run.planned.trials for run in runs]
+    for run in runs:
+        assert run.trials == run.planned.trials or "would not be seen" in run.notes[-1]
+
+
+def test_a_task_whose_rounds_no_longer_count_is_stopped() -> None:
+    tasks = [make_task("large", flops=1e9), make_task("tiny", flops=1e4)]
+    runs = runs_of(tasks, [cold(t) for t in tasks], depth=64)
+    for run, untuned_s in zip(runs, (0.3, 5e-6), strict=True):
+        run.untuned_s = untuned_s
+    order = play(runs, n=8, saved=0.0)
+    assert order.count("tiny") == 1
+    assert runs[1].notes == ["stopped after 8 of 64 trials: more would not be seen in the network"]
+    assert runs[1].finished
+
+
+def test_a_task_whose_priors_misled_gets_a_search_from_nothing_and_a_fifth_more() -> None:
+    task = make_task("t")
+    run, *_ = runs_of([task], [known(task, Grade.CLUSTER)], depth=40)
+    assert run.granted == 20
+    run.search = SimpleNamespace(best=SimpleNamespace(latency_s=1e-3), misled=("prior",))  # type: ignore[assignment]
+    run.trials = 8
+    run.after_round(8, 1e-3)
+    assert run.granted == 48
+    assert run.left == 40
+
+
+def test_the_time_that_is_left_goes_by_each_task_s_own_pace() -> None:
+    tasks = [make_task("slow", flops=1e8), make_task("fast", flops=1e8), make_task("unknown", flops=1e8)]
+    runs = runs_of(tasks, [cold(t) for t in tasks], depth=16)
+    schedule = Schedule(runs)
+    assert schedule.seconds_left is None
+    for run, seconds in zip(runs, (8.0, 2.0), strict=False):
+        one_round(run, 8)
+        run.seconds = seconds
+    assert schedule.seconds_left == pytest.approx(8.0 + 2.0 + 16 * 10.0 / 16)
 
 
 def test_the_best_latency_is_of_this_run_or_published_or_untuned() -> None:
@@ -134,7 +168,7 @@ def test_a_round_of_failures_promises_little_and_breaks_nothing(latency: float |
     Schedule([run])
     promised = run.promise
     run.untuned_s = latency
-    run.search = SimpleNamespace(best=None)  # type: ignore[assignment]
+    run.search = SimpleNamespace(best=None, misled=())  # type: ignore[assignment]
     run.trials = 16
     run.after_round(16, latency)
     assert 0 < run.promise < promised

@@ -18,7 +18,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResul
 
 from bcd_registry.model import Decision, Grade, Prior
 from bcd_tuner.diffusion import SIGMAS, TILE
-from bcd_tuner.search import Candidate, DiffusionSearch, TaskSearch, latency_of
+from bcd_tuner.search import Candidate, DiffusionSearch, SearchPolicy, TaskSearch, latency_of
 from bcd_tuner.space import read_space
 from tests.tuner import tuning_programs as programs
 
@@ -132,7 +132,7 @@ def test_its_own_best_lead_on() -> None:
 
 
 def test_priors_without_a_space_are_noted_and_left_out() -> None:
-    prior = programs.prior_for(SMALL, LARGE, "f" * 64, ((TILE, (2, 2)),))
+    prior = programs.prior_for(SMALL, LARGE, "f" * 64, ((TILE, (2, 2, 2)),))
     search = search_of(SMALL, priors=[prior, prior])
     assert not search.has_priors
     assert search.notes == ["no sketch of the task fits its 2 priors"]
@@ -155,9 +155,72 @@ def test_a_prior_that_misleads_is_dropped_and_noted() -> None:
     search = search_of(LARGE, priors=priors_from(SMALL, LARGE, best_of=16))
     rounds(search, 3, told=lambda c: 1e-3 if c.sigma is None else 2e-3)
     assert not search.has_priors
-    assert search.notes == ["its priors misled: ordinary search took over"]
+    assert search.notes == ["its priors misled (2.00x slower than undiffused): ordinary search took over"]
+    assert [misled.ratio for misled in search.misled] == [2.0] * 4
     after = rounds(search, 1)[0]
     assert len(after) == ROUND
+
+
+def test_the_fewer_were_not_diffused_the_plainer_it_must_be() -> None:
+    """One lucky draw does not refute a prior; one that takes half the time does."""
+    for control_s, dropped in ((1.3e-3, False), (1.0e-3, True)):
+        search = search_of(LARGE, priors=priors_from(SMALL, LARGE, best_of=16))
+        rounds(search, 1, n=4, told=lambda c, s=control_s: s if c.sigma is None else 2e-3)
+        assert bool(search.misled) is dropped
+
+
+def test_a_prior_of_another_sketch_is_diffused_as_far_as_it_goes() -> None:
+    decisions: tuple[Decision, ...] = ((TILE, (1, 2, 2, 4)), (TILE, (1, 2, 1, 8)), (TILE, (4, 4)))
+    prior = programs.prior_for(SMALL, LARGE, "f" * 64, decisions)
+    search = search_of(SMALL, priors=[prior])
+    assert search.notes == ["1 of 1 priors have another sketch: the nearest one was taken"]
+    [carried, *_] = search.next_round(ROUND, unsure)
+    assert carried.sigma == 0.0
+    assert carried.decisions[:3] == decisions
+
+
+def test_priors_that_serve_well_are_diffused_more() -> None:
+    """Of two priors, the one whose candidates are measured faster gets most of the candidates."""
+    good, bad = (
+        programs.prior_for(LARGE, SMALL, read_space(programs.context_of(SMALL)[1][0]).sketch, decisions, run=name)
+        for name, decisions in (
+            ("good", ((TILE, (2, 2, 2, 2)), (TILE, (2, 2, 2, 2)), (TILE, (4, 4)), ("SampleCategorical", 0))),
+            ("bad", ((TILE, (16, 1, 1, 1)), (TILE, (16, 1, 1, 1)), (TILE, (1, 16)), ("SampleCategorical", 0))),
+        )
+    )
+    search = search_of(LARGE, priors=[good, bad], policy=SearchPolicy(own_share=0.0, mislead_ratios=(0.0,)))
+    *_, last = rounds(search, 6, told=lambda c: 1e-3 if c.parent_id == good.record.id else 4e-3)
+    children = [c.parent_id for c in last if c.parent_id]
+    assert children.count(good.record.id) > 3 * children.count(bad.record.id)
+
+
+def test_without_diffusion_everything_is_drawn() -> None:
+    search = search_of(LARGE, priors=priors_from(SMALL, LARGE, best_of=16), policy=SearchPolicy(diffusion=False))
+    assert {c.sigma for candidates in rounds(search, 3) for c in candidates} == {None}
+
+
+def misled_search(seed: int, n: int, *, misled: bool) -> tuple[float, bool]:
+    """Best latency after `n` trials, with a prior that is as bad as can be or with none; a fifth more once it is noticed."""
+    decisions: tuple[Decision, ...] = (
+        (TILE, (1, 1, 1, 64)),
+        (TILE, (32, 1, 1, 1)),
+        (TILE, (1, 128)),
+        ("SampleCategorical", 0),
+    )
+    prior = programs.prior_for(LARGE, SMALL, read_space(programs.context_of(LARGE)[1][0]).sketch, decisions)
+    search = search_of(LARGE, seed, priors=[prior] if misled else [])
+    while len(search.measured) < (1.2 * n if search.misled else n):
+        rounds(search, 1, n=8)
+    assert search.best is not None
+    return latency(search.best), bool(search.misled)
+
+
+def test_a_bad_prior_costs_little() -> None:
+    """With at most 20% more trials than a search from nothing, the median is within 5% of it."""
+    misled, noticed = zip(*(misled_search(seed, 64, misled=True) for seed in range(12)), strict=True)
+    cold, _ = zip(*(misled_search(seed, 64, misled=False) for seed in range(12)), strict=True)
+    assert np.median(misled) <= 1.05 * np.median(cold)
+    assert sum(noticed) >= 9
 
 
 def test_a_prior_that_helps_is_kept() -> None:

@@ -9,7 +9,7 @@ from tvm.s_tir import Schedule
 
 from bcd_registry.model import Decision
 from bcd_tuner.diffusion import CATEGORICAL, LOCATION, TILE, Site
-from bcd_tuner.space import DesignSpace, apply_decisions, match_space, read_decisions, read_space
+from bcd_tuner.space import DesignSpace, Fit, apply_decisions, match_space, read_decisions, read_space
 from tests.tuner import tuning_programs as programs
 
 PROGRAMS = {
@@ -105,11 +105,23 @@ def test_a_prior_fits_the_space_of_its_sketch_else_one_of_its_shapes() -> None:
     spaces, _ = spaces_of(PROGRAMS["matmul"])
     decisions: tuple[Decision, ...] = ((TILE, (2, 2, 2, 2)), (TILE, (1, 4, 2, 2)), (TILE, (4, 4)), (CATEGORICAL, 1))
     for index, space in enumerate(spaces):
-        assert match_space(spaces, space.sketch, decisions) == index
-    assert match_space(spaces, "f" * 64, decisions) == 0
-    assert match_space(spaces, "f" * 64, decisions[:3]) is None
-    assert match_space(spaces, spaces[1].sketch, decisions[:3]) is None
-    assert match_space(spaces, "f" * 64, ((TILE, (2, 2, 4)), *decisions[1:])) is None
+        assert match_space(spaces, space.sketch, decisions) == Fit(index, decisions, nearest=False)
+    assert match_space(spaces, "f" * 64, decisions) == Fit(0, decisions, nearest=False)
+
+
+def test_a_prior_of_another_sketch_fits_the_nearest_space_as_far_as_it_goes() -> None:
+    spaces, _ = spaces_of(PROGRAMS["matmul"])
+    decisions: tuple[Decision, ...] = ((TILE, (2, 2, 2, 2)), (TILE, (1, 4, 2, 2)), (TILE, (4, 4)), (CATEGORICAL, 1))
+    assert match_space(spaces, "f" * 64, decisions[:3]) == Fit(0, (*decisions[:3], None), nearest=True)
+    other = ((TILE, (2, 2, 4)), *decisions[1:])
+    assert match_space(spaces, "f" * 64, other) == Fit(0, (None, *decisions[1:]), nearest=True)
+    longer = (("SampleComputeLocation", -1), *decisions, (TILE, (2, 2, 2)))
+    assert match_space(spaces, "f" * 64, longer) == Fit(0, decisions, nearest=True)
+
+
+def test_a_prior_without_a_tile_in_common_fits_nothing() -> None:
+    spaces, _ = spaces_of(PROGRAMS["matmul"])
+    assert match_space(spaces, "f" * 64, ((TILE, (2, 2, 4)), (CATEGORICAL, 1))) is None
     assert match_space([], "f" * 64, ()) is None
 
 

@@ -1,12 +1,17 @@
-"""Clusters of tasks and the representative of each: the member that is searched first and that its siblings diffuse from."""
+"""Clusters of tasks and the representative of each: the member that is searched first and that its siblings diffuse from.
+
+Three ways to cluster the tasks of a run: `signature` is ours and the registry's; `sketch` (the text of the first sketch) and
+`operator` (the task's name without its numbers) are those of the paper's artifact, for comparison.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 
-from bcd_registry.model import Task, Workload
+from bcd_registry.model import Task, Workload, digest_of
 
 _UNTUNED_FLOPS_PER_S = 3e9
 _UNTUNED_BYTES_PER_S = 4e9
@@ -23,12 +28,36 @@ def expected_untuned_s(workload: Workload) -> float:
     return max(compute, memory) + _CALL_S
 
 
-def group_by_cluster(tasks: Iterable[Task]) -> dict[str, list[Task]]:
-    """Tasks by cluster signature, both in the order of first appearance."""
-    clusters: dict[str, list[Task]] = defaultdict(list)
+class Clustering(StrEnum):
+    """What makes tasks of one run siblings. The registry's lookup always goes by signature."""
+
+    SIGNATURE = "signature"
+    SKETCH = "sketch"
+    OPERATOR = "operator"
+    NONE = "none"
+
+
+def clusters_of(tasks: Sequence[Task], clustering: Clustering, sketch_of: Callable[[Task], str]) -> dict[str, str]:
+    """The cluster's name of each task, by workload key.
+
+    Args:
+        sketch_of: The sketch of a task's first design space; asked for SKETCH only, since it takes the compiler.
+    """
+    names: Mapping[Clustering, Callable[[Task], str]] = {
+        Clustering.SIGNATURE: lambda task: task.workload.cluster,
+        Clustering.SKETCH: sketch_of,
+        Clustering.OPERATOR: lambda task: digest_of(task.workload.op),
+        Clustering.NONE: lambda task: task.workload.key,
+    }
+    return {task.workload.key: names[clustering](task) for task in tasks}
+
+
+def group_by_cluster(tasks: Sequence[Task], clusters: Mapping[str, str]) -> dict[str, list[Task]]:
+    """Tasks by the name of their cluster, both in the order of first appearance."""
+    groups: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
-        clusters[task.workload.cluster].append(task)
-    return dict(clusters)
+        groups[clusters[task.workload.key]].append(task)
+    return dict(groups)
 
 
 def representative(members: Sequence[Task]) -> Task:

@@ -166,7 +166,7 @@ def _project_greedily(logs: NDArray[np.float64], site: Site) -> list[int]:
 
 
 def diffuse(
-    prior: Sequence[Decision], sites: Sequence[Site], sigmas: NDArray[np.float64], rng: np.random.Generator
+    prior: Sequence[Decision | None], sites: Sequence[Site], sigmas: NDArray[np.float64], rng: np.random.Generator
 ) -> list[tuple[Decision | None, ...]]:
     """Candidates around a prior's decisions, one for each σ (Eq. 5).
 
@@ -174,21 +174,25 @@ def diffuse(
     (None), since only the compiler knows the valid ones.
 
     Args:
-        prior: Decisions taken at sites of the same shapes as `sites`.
+        prior: Decisions taken at sites of the same shapes as `sites`; None leaves a site open.
         sites: The member's design space.
         sigmas: float64, (n_candidates,), each in [0, 1].
         rng: Source of ε.
     """
     columns: list[list[Decision | None]] = []
-    for (_, value), site in zip(prior, sites, strict=True):
-        if isinstance(value, tuple):
-            rows = diffuse_tile(value, site, sigmas, rng)
-            columns.append([(TILE, tuple(int(f) for f in row)) for row in rows])
-        else:
-            columns.append([_redraw(value, site, redraw, rng) for redraw in rng.random(len(sigmas)) < sigmas])
+    for decision, site in zip(prior, sites, strict=True):
+        columns.append([None] * len(sigmas) if decision is None else _diffuse_site(decision[1], site, sigmas, rng))
     if not columns:
         return [() for _ in sigmas]
     return list(zip(*columns, strict=True))
+
+
+def _diffuse_site(
+    value: int | tuple[int, ...], site: Site, sigmas: NDArray[np.float64], rng: np.random.Generator
+) -> list[Decision | None]:
+    if isinstance(value, tuple):
+        return [(TILE, tuple(row)) for row in diffuse_tile(value, site, sigmas, rng).tolist()]
+    return [_redraw(value, site, redraw, rng) for redraw in rng.random(len(sigmas)) < sigmas]
 
 
 def _redraw(value: int, site: Site, redraw: bool, rng: np.random.Generator) -> Decision | None:

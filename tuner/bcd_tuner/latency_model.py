@@ -100,16 +100,22 @@ class LatencyModel:
     Not safe to share between threads.
     """
 
-    def __init__(self, *, seed: int) -> None:
-        """An empty model: it predicts nothing until it has seen a round."""
+    def __init__(self, *, seed: int, across_clusters: bool = True, fine_tune: bool = True) -> None:
+        """An empty model: it predicts nothing until it has seen a round.
+
+        Args:
+            across_clusters: False trains a model of its own for each cluster: for comparison.
+            fine_tune: False predicts with the base alone: for comparison.
+        """
         self.samples = Samples()
         self.n_pretrained = 0
         self.held_out_accuracy: float | None = None
         self.train_s = 0.0
         self._params = {**_PARAMS, "seed": seed}
+        self._across_clusters, self._fine_tune = across_clusters, fine_tune
         self._base: xgboost.Booster | None = None
         self._n_base = 0
-        self._fine: dict[str, tuple[int, xgboost.Booster]] = {}
+        self._fine: dict[str, xgboost.Booster | None] = {}
 
     def update(self, features: Floats, latencies_s: Sequence[float], workload: str, cluster: str) -> None:
         """Take in measured candidates: features float32 (n, n_features), latencies in seconds (infinite for failures)."""
@@ -123,7 +129,7 @@ class LatencyModel:
         if self._base is None or not len(features):
             return None
         booster = self._fine_tuned(cluster)
-        return np.asarray(booster.inplace_predict(features), dtype=np.float64)
+        return None if booster is None else np.asarray(booster.inplace_predict(features), dtype=np.float64)
 
     def snapshot(self, target: str, feature_width: int) -> CostModelSnapshot | None:
         """Everything that was learnt, trained anew on all samples; None when there are too few."""
@@ -189,13 +195,17 @@ class LatencyModel:
         self._n_base = len(self.samples)
         self._fine.clear()
 
-    def _fine_tuned(self, cluster: str) -> xgboost.Booster:
-        assert self._base is not None
+    def _fine_tuned(self, cluster: str) -> xgboost.Booster | None:
         if cluster in self._fine:
-            return self._fine[cluster][1]
+            return self._fine[cluster]
         own = self.samples.select(np.array([c == cluster for c in self.samples.clusters], dtype=np.bool_))
-        booster = self._base if len(own) < _MIN_GROUP_SAMPLES else self._train(own, _FINE_ROUNDS, self._base)
-        self._fine[cluster] = (len(own), booster)
+        if not self._across_clusters:
+            booster = self._train(own, _BASE_ROUNDS) if len(own) >= _MIN_GROUP_SAMPLES else None
+        elif self._fine_tune and len(own) >= _MIN_GROUP_SAMPLES:
+            booster = self._train(own, _FINE_ROUNDS, self._base)
+        else:
+            booster = self._base
+        self._fine[cluster] = booster
         return booster
 
     def _train(self, samples: Samples, rounds: int, base: xgboost.Booster | None = None) -> xgboost.Booster:

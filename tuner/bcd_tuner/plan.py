@@ -34,6 +34,7 @@ class PlannedTask:
         depth: Trials that a search from nothing would get; what EXACT is judged by.
         trials: Trials granted.
         waits_for: Workload key of the representative whose result is diffused into this one; None to begin at once.
+        cluster: Name of its cluster in this run: the signature unless another clustering was asked for.
     """
 
     task: Task
@@ -42,11 +43,16 @@ class PlannedTask:
     trials: int
     prior: PriorSource
     waits_for: str | None
+    cluster: str
 
     @property
     def spent(self) -> int:
         """Trials that earlier runs spent on this very workload in a search that did not come to its end."""
         return _spent(self.match)
+
+    def trials_if_misled(self, waste: float) -> int:
+        """Trials once its priors misled: a search from nothing, and at most the share `waste` of one on top."""
+        return max(self.trials, math.ceil((1.0 + waste) * self.depth))
 
     @property
     def priors(self) -> tuple[Prior, ...]:
@@ -65,21 +71,31 @@ def depths_of(tasks: Sequence[Task], trials: int) -> dict[str, int]:
     return {t.workload.key: trials if t.workload.key in heavy else light for t in tasks}
 
 
-def plan_tasks(tasks: Sequence[Task], matches: Sequence[Match], depths: Mapping[str, int]) -> list[PlannedTask]:
-    """Grant trials by grade, and let the siblings of a cold cluster wait for their representative."""
-    planned = [_plan_known(task, match, depths[task.workload.key]) for task, match in zip(tasks, matches, strict=True)]
-    cold = [p for p in planned if p.match.grade in (Grade.COLD, Grade.ANCHOR)]
-    leaders = {c: representative(members).workload.key for c, members in group_by_cluster(p.task for p in cold).items()}
-    return [_plan_sibling(p, leaders.get(p.task.workload.cluster)) for p in planned]
+def plan_tasks(
+    tasks: Sequence[Task], matches: Sequence[Match], depths: Mapping[str, int], clusters: Mapping[str, str] | None = None
+) -> list[PlannedTask]:
+    """Grant trials by grade, and let the siblings of a cold cluster wait for their representative.
+
+    Args:
+        clusters: The name of each task's cluster by workload key; by default its signature.
+    """
+    names = clusters or {task.workload.key: task.workload.cluster for task in tasks}
+    planned = [
+        _plan_known(task, match, depths[task.workload.key], names[task.workload.key])
+        for task, match in zip(tasks, matches, strict=True)
+    ]
+    cold = [p.task for p in planned if p.match.grade in (Grade.COLD, Grade.ANCHOR)]
+    leaders = {name: representative(members).workload.key for name, members in group_by_cluster(cold, names).items()}
+    return [_plan_sibling(p, leaders.get(p.cluster)) for p in planned]
 
 
-def _plan_known(task: Task, match: Match, depth: int) -> PlannedTask:
+def _plan_known(task: Task, match: Match, depth: int, cluster: str) -> PlannedTask:
     trials = max(_MIN_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
     if match.grade is Grade.EXACT:
         trials = 0
     elif spent := _spent(match):
         trials = max(1, depth - spent)  # one is enough to measure the best of an earlier run again
-    planned = PlannedTask(task, match, depth, min(depth, trials), PriorSource.REGISTRY, None)
+    planned = PlannedTask(task, match, depth, min(depth, trials), PriorSource.REGISTRY, None, cluster)
     useful = match.grade is Grade.EXACT or planned.priors
     return planned if useful else dataclasses.replace(planned, prior=PriorSource.NONE)
 

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.s_tir import Schedule
+from tvm.s_tir.meta_schedule import TuneContext
 from tvm.target import Target
 
 from bcd_registry.errors import CorruptBlob
 from bcd_registry.model import Environment, Grade, Match, NetworkSpec, Task
 from bcd_registry.registry import Registry
 
+from .clustering import Clustering, clusters_of
 from .networks import ImportedNetwork, import_network
 from .plan import UNTUNED_SKETCH, PlannedTask, depths_of, plan_tasks
 from .replay import replay
+from .space import read_space
 from .tasks import LoweredNetwork, lower
 
 _FRESH = "the registry was not asked (--fresh)"
@@ -63,6 +66,7 @@ def prepare(
     *,
     trials: int,
     fresh: bool,
+    clustering: Clustering = Clustering.SIGNATURE,
 ) -> Prepared:
     """Look every task up and plan it; an exact match that does not replay is quarantined and looked up again."""
     tasks = [item.task for item in lowered.tasks]
@@ -77,7 +81,14 @@ def prepare(
         for record_id, reason in broken:
             registry.quarantine([record_id], reason)
         matches = ask()
-    return Prepared(network, lowered, tuple(plan_tasks(tasks, matches, depths)), reused)
+    clusters = clusters_of(tasks, clustering, lambda task: _first_sketch(lowered, task))
+    return Prepared(network, lowered, tuple(plan_tasks(tasks, matches, depths, clusters)), reused)
+
+
+def _first_sketch(lowered: LoweredNetwork, task: Task) -> str:
+    module = next(item.mod for item in lowered.tasks if item.task is task)
+    context = TuneContext(mod=module, target=lowered.target, space_generator="post-order-apply", num_threads=1)
+    return read_space(context.generate_design_space()[0]).sketch
 
 
 def _cold(task: Task) -> Match:
@@ -112,4 +123,4 @@ def as_cold(planned: Sequence[PlannedTask]) -> list[PlannedTask]:
     """The same tasks as a registry that knows nothing would plan them: what savings are counted against."""
     tasks = [p.task for p in planned]
     depths = {p.task.workload.key: p.depth for p in planned}
-    return plan_tasks(tasks, [_cold(task) for task in tasks], depths)
+    return plan_tasks(tasks, [_cold(task) for task in tasks], depths, {p.task.workload.key: p.cluster for p in planned})

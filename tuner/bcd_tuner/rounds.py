@@ -16,7 +16,7 @@ from tvm.s_tir.meta_schedule import TuneContext
 from tvm.target import Target
 
 from bcd_registry.errors import BcdError
-from bcd_registry.model import Decision, Grade, Json, Prior, RecordState, TuningRecord
+from bcd_registry.model import Decision, Grade, Json, Prior, RecordState, Refutation, TuningRecord, Workload
 from bcd_registry.registry import Registry
 
 from .cost_model import candidate_features
@@ -34,6 +34,9 @@ _LOG = logging.getLogger(__name__)
 KEPT_A_ROUND = 3
 """Records that each round adds to the registry: its best."""
 
+_FROM_LEADER = 4
+_FROM_MATE = 2
+_N_MATES = 2
 _CUTOFF = 6.0
 _GOOD = 1.25
 _SEED_BYTES = 12
@@ -46,6 +49,7 @@ class Step:
     Attributes:
         seconds: Seconds of tuning so far.
         trials: Trials so far.
+        left_s: Expected seconds of the trials that are left; None when nobody can tell.
         best_s: Latency in use of every task after it, by workload key; None where nothing was measured.
     """
 
@@ -53,6 +57,7 @@ class Step:
     seconds: float
     trials: int
     trials_left: int
+    left_s: float | None
     best_s: dict[str, float | None]
 
 
@@ -104,10 +109,10 @@ class Tuning:
     def run(self, observe: Callable[[Step], None]) -> None:
         """Round after round until nothing is granted any more or the time is up; what `observe` raises ends it cleanly."""
         while (task := self._schedule.next_task()) is not None:
-            if self._around.clock() >= self._around.stop_at:
+            began = self._around.clock()
+            if self._affordable(task) < 1:
                 self.cut_short = True
                 return
-            began = self._around.clock()
             self._guarded_round(task)
             task.seconds += self._around.clock() - began
             step = self._step(task)
@@ -135,7 +140,16 @@ class Tuning:
 
     def _step(self, task: TaskRun) -> Step:
         seconds = self._around.clock() - self._began
-        return Step(task, seconds, self.trials, self._schedule.trials_left, {run.key: run.best_s for run in self._runs})
+        best_s = {run.key: run.best_s for run in self._runs}
+        return Step(task, seconds, self.trials, self._schedule.trials_left, self._schedule.seconds_left, best_s)
+
+    def _affordable(self, task: TaskRun) -> int:
+        """Candidates of its next round that can be measured before the time is up, at the pace so far."""
+        left_s = self._around.stop_at - self._around.clock()
+        if left_s <= 0.0:
+            return 0
+        pace_s = self._schedule.pace_s(task)
+        return task.next_round if pace_s is None or math.isinf(left_s) else min(task.next_round, int(left_s / pace_s))
 
     def _guarded_round(self, task: TaskRun) -> None:
         """A task that TVM cannot handle ends its own search, not the run."""
@@ -152,7 +166,7 @@ class Tuning:
     def _round(self, task: TaskRun) -> None:
         began = self._around.clock()
         search = self._prepare(task)
-        wanted = task.next_round
+        wanted = self._affordable(task)
         candidates = search.next_round(wanted, lambda measure: self._score(task, measure))
         self._search_s += self._around.clock() - began
         if not candidates:
@@ -163,15 +177,35 @@ class Tuning:
         began = self._around.clock()
         search.tell(candidates, [c.latency_s if c.latency_s is not None else math.inf for c in candidates])
         features = candidate_features(task.context, [c.measure_candidate() for c in candidates])
-        self._around.model.update(
-            features, [c.latency_s or math.inf for c in candidates], task.key, task.planned.task.workload.cluster
-        )
+        self._around.model.update(features, [c.latency_s or math.inf for c in candidates], task.key, task.planned.cluster)
         self._search_s += self._around.clock() - began
         task.trials += len(candidates)
         self.trials += len(candidates)
         task.after_round(len(candidates), before)
         task.finished = task.finished or len(candidates) < wanted
+        self._refute(task)
         self._keep(task, candidates)
+
+    def _refute(self, task: TaskRun) -> None:
+        """Tell the registry, once, which priors misled the task."""
+        misled = task.search.misled if task.search else ()
+        if not misled or task.refuted:
+            return
+        task.refuted = True
+        given = {prior.record.id for prior in task.planned.priors}
+        found = [self._refutation(task, m.prior, m.ratio) for m in misled if m.prior.record.id in given]
+        self._give(lambda: self._around.registry.refute(found))
+
+    def _refutation(self, task: TaskRun, prior: Prior, ratio: float) -> Refutation:
+        return Refutation(
+            record_id=prior.record.id,
+            workload_key=task.key,
+            cluster=task.planned.task.workload.cluster,
+            distance=prior.distance,
+            environment_key=self._around.environment_key,
+            run_id=self._around.run_id,
+            ratio=ratio,
+        )
 
     def _prepare(self, task: TaskRun) -> TaskSearch:
         """The task's search, begun on its first round."""
@@ -190,7 +224,7 @@ class Tuning:
             task.mod,
             list(spaces),
             list(task.context.space_generator.postprocs),
-            priors=[*task.planned.priors, *self._priors_from_leader(task)],
+            priors=sorted([*task.planned.priors, *self._priors_of_this_run(task)], key=lambda prior: prior.distance),
             rng=np.random.default_rng(self._task_seed(task)),
             policy=self._policy,
             executor=self._around.executor,
@@ -201,21 +235,29 @@ class Tuning:
         """The run's seed and the workload, so that no task's search depends on the order of the others."""
         return int(task.key[:_SEED_BYTES], 16) ^ (self._around.seed << 4 * _SEED_BYTES)
 
-    def _priors_from_leader(self, task: TaskRun) -> list[Prior]:
-        """The best of the task's representative, measured in this run."""
-        leader = self._by_key.get(task.planned.waits_for or "")
-        if leader is None or leader.search is None:
-            return []
-        workload = leader.planned.task.workload
-        distance = workload.distance(task.planned.task.workload)
-        measured = (c for c in leader.search.measured if c.latency_s is not None and math.isfinite(c.latency_s))
-        best = sorted(measured, key=lambda c: c.latency_s or 0.0)[:4]
-        return [Prior(self.record(leader, c), workload, distance, Grade.CLUSTER) for c in best]
+    def _priors_of_this_run(self, task: TaskRun) -> list[Prior]:
+        """The best that this run measured for the task's representative, and for the nearest tasks with its main block."""
+        own, leader = task.planned.task.workload, self._by_key.get(task.planned.waits_for or "")
+        begun = [run for run in self._runs if run is not task and run.search is not None and run.search.best is not None]
+        mates = [run for run in begun if run is not leader and run.planned.task.workload.anchor == own.anchor]
+        mates.sort(key=lambda run: _nearness(run.planned.task.workload, own))
+        priors = self._best_of(leader, own, Grade.CLUSTER, _FROM_LEADER) if leader in begun else []
+        for mate in mates[:_N_MATES]:
+            priors += self._best_of(mate, own, Grade.ANCHOR, _FROM_MATE)
+        return priors
+
+    def _best_of(self, run: TaskRun, own: Workload, grade: Grade, n: int) -> list[Prior]:
+        """The best measured candidates of another task of this run, to diffuse from."""
+        assert run.search is not None
+        workload = run.planned.task.workload
+        measured = (c for c in run.search.measured if c.latency_s is not None and math.isfinite(c.latency_s))
+        best = sorted(measured, key=lambda c: c.latency_s or 0.0)[:n]
+        return [Prior(self.record(run, c), workload, _nearness(workload, own), grade) for c in best]
 
     def _score(self, task: TaskRun, measure: Sequence[Any]) -> Any:
         if not measure or len(self._around.model.samples) == 0:
             return None
-        return self._around.model.predict(candidate_features(task.context, measure), task.planned.task.workload.cluster)
+        return self._around.model.predict(candidate_features(task.context, measure), task.planned.cluster)
 
     def _measure(self, task: TaskRun, candidates: Sequence[Candidate]) -> None:
         """Build all, then run one after the other; each result tells how long the next may take."""
@@ -234,10 +276,14 @@ class Tuning:
                 self.first_candidate_at = self.first_candidate_at or self._around.clock()
 
     def _keep(self, task: TaskRun, candidates: Sequence[Candidate]) -> None:
-        """Give the round's best to the registry as priors. A registry that fails now is reported once and tuning goes on."""
+        """Give the round's best to the registry as priors."""
         good = sorted((c for c in candidates if c.run_times_s), key=lambda c: c.latency_s or 0.0)[:KEPT_A_ROUND]
+        self._give(lambda: self._around.registry.keep([self.record(task, c) for c in good]))
+
+    def _give(self, write: Callable[[], None]) -> None:
+        """Write to the registry; one that fails is reported once."""
         try:
-            self._around.registry.keep([self.record(task, c) for c in good])
+            write()
         except BcdError as error:
             if error.message not in self.notes:
                 self.notes.append(error.message)
@@ -276,3 +322,8 @@ class Tuning:
             untuned_s=task.untuned_s,
             created_at=time.time(),
         )
+
+
+def _nearness(workload: Workload, own: Workload) -> float:
+    """Distance between whole workloads, or between main blocks where the rest differs."""
+    return min(workload.distance(own), workload.anchor_distance(own))

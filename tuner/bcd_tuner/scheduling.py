@@ -31,7 +31,14 @@ ROUND = 8
 """Candidates measured in a round at most."""
 
 _FIRST_ROUND = 4
+_LEAST_TRIALS = 8
 _LEAST_PROMISE = 0.01
+_FLAT = 2e-4
+"""Share of the network's estimated latency below which a round is not worth its time."""
+
+_WASTE = 0.2
+"""Trials that misleading priors may cost, as a share of the depth."""
+
 _NOISE = 0.05
 _HOPELESS = 0.25
 _SIBLING_SHARE = 0.5
@@ -48,7 +55,9 @@ class TaskRun:
         seconds: Tuning seconds used in this run.
         untuned_s: Measured latency of the untuned program, seconds.
         promise: Share of its latency that the next round is expected to save.
-        finished: Nothing more is to be searched: the trials are spent or the space is exhausted.
+        granted: Trials that it may use.
+        finished: Nothing more is to be searched: the trials are spent, the space is exhausted or the curve is flat.
+        refuted: The registry was told that its priors misled.
         record: The record that is used at the end; None for the untuned program.
         checked: Its output equals the untuned program's.
     """
@@ -61,10 +70,16 @@ class TaskRun:
     seconds: float = 0.0
     untuned_s: float | None = None
     promise: float = 0.0
+    granted: int = field(init=False)
     finished: bool = False
+    refuted: bool = False
     record: TuningRecord | None = None
     checked: bool = False
     notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with what was planned."""
+        self.granted = self.planned.trials
 
     @property
     def key(self) -> str:
@@ -79,7 +94,7 @@ class TaskRun:
     @property
     def left(self) -> int:
         """Trials granted and not used."""
-        return 0 if self.finished else max(0, self.planned.trials - self.trials)
+        return 0 if self.finished else max(0, self.granted - self.trials)
 
     @property
     def next_round(self) -> int:
@@ -119,7 +134,9 @@ class TaskRun:
             self.promise = _SECOND_PROMISE[grade] * (1.0 if after_s and (saved is None or saved > _NOISE) else _HOPELESS)
         else:
             self.promise = max(_LEAST_PROMISE, 0.5 * (saved or 0.0) + 0.3 * self.promise)
-        self.finished = self.finished or self.trials >= self.planned.trials
+        if self.search is not None and self.search.misled:
+            self.granted = self.planned.trials_if_misled(_WASTE)
+        self.finished = self.finished or self.trials >= self.granted
 
 
 class Schedule:
@@ -135,14 +152,36 @@ class Schedule:
 
     def next_task(self) -> TaskRun | None:
         """The runnable task with the largest expected saving of the network's latency for a second; None at the end."""
-        scale, pace_s = self._scale(), self._pace_s()
+        scale = self._scale()
+        self._stop_flat(scale)
         ready = [run for run in self._runs if run.left and not self._waits(run)]
-        return max(ready, key=lambda run: self._gain(run, scale) / _cost_s(run, pace_s), default=None)
+        return max(ready, key=lambda run: self._gain(run, scale) / self._cost_s(run), default=None)
+
+    def pace_s(self, run: TaskRun) -> float | None:
+        """Seconds that a trial of the task takes: its own so far, else the run's; None before the first."""
+        own = [run] if run.trials and run.seconds else self._runs
+        trials = sum(r.trials for r in own)
+        return sum(r.seconds for r in own) / trials if trials else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Expected seconds of the trials that are left; None before the first."""
+        paces = [(run.left, self.pace_s(run)) for run in self._runs if run.left]
+        return sum(left * pace for left, pace in paces if pace is not None) if any(p for _, p in paces) or not paces else None
 
     @property
     def trials_left(self) -> int:
         """Trials that the run may still use."""
         return sum(run.left for run in self._runs)
+
+    def _stop_flat(self, scale: float) -> None:
+        """Tasks that had their say and whose next round promises next to nothing for the network are finished."""
+        total = sum(_latency(run, scale) for run in self._runs)
+        for run in self._runs:
+            begun = run.left and run.trials >= min(_LEAST_TRIALS, run.planned.trials)
+            if begun and self._gain(run, scale) < _FLAT * total:
+                run.notes.append(f"stopped after {run.trials} of {run.granted} trials: more would not be seen in the network")
+                run.finished = True
 
     def _waits(self, run: TaskRun) -> bool:
         leader = self._by_key.get(run.planned.waits_for or "")
@@ -153,10 +192,9 @@ class Schedule:
         own = _saving(run, scale)
         return own + _SIBLING_SHARE * sum(_saving(r, scale) for r in followers)
 
-    def _pace_s(self) -> float:
-        """Seconds a trial in this run so far."""
-        trials = sum(run.trials for run in self._runs)
-        return sum(run.seconds for run in self._runs) / trials if trials else 1.0
+    def _cost_s(self, run: TaskRun) -> float:
+        """Expected seconds of the task's next round."""
+        return run.next_round * (self.pace_s(run) or 1.0)
 
     def _scale(self) -> float:
         """Measured over expected latency of the untuned programs seen so far: the machine's own speed."""
@@ -165,11 +203,9 @@ class Schedule:
 
 
 def _saving(run: TaskRun, scale: float) -> float:
-    latency = run.best_s or run.known_s or expected_untuned_s(run.planned.task.workload) * scale
-    return run.weight * latency * run.promise
+    return _latency(run, scale) * run.promise
 
 
-def _cost_s(run: TaskRun, pace_s: float) -> float:
-    """Expected seconds of the task's next round."""
-    pace_s = run.seconds / run.trials if run.trials and run.seconds else pace_s
-    return run.next_round * pace_s or 1.0
+def _latency(run: TaskRun, scale: float) -> float:
+    """Seconds of the network that go to the task now, as far as they are known."""
+    return run.weight * (run.best_s or run.known_s or expected_untuned_s(run.planned.task.workload) * scale)

@@ -23,11 +23,11 @@ from bcd_registry.model import Decision, Grade, Prior
 
 from .diffusion import SigmaSchedule, diffuse
 from .renaming import canonical_sketches
-from .space import apply_decisions, match_space, read_decisions, read_space
+from .space import apply_decisions, decisions_of, match_space, read_space
 
 _MAX_SEED = 2**31 - 1
 _ENUMERABLE = 24
-_DRY_ATTEMPTS = 3
+_DRY_ATTEMPTS = 6
 _ANCHOR_CONTROL = 2.0
 _FAR = 8.0
 """Distance in octaves beyond which priors weigh the same; that of another number of loops is infinite."""
@@ -42,13 +42,17 @@ class SearchPolicy:
         control_share: Share of a round that is drawn without any prior.
         own_share: Share of the diffused candidates that start from the task's own best, once it has some.
         n_elites: Size of the part of Θ' that the task measured itself.
+        mislead_ratios: Priors misled when the best control candidate takes less than this share of the best diffused one's
+            latency, after one, two, or three and more control candidates. The fewer, the plainer it must be.
+        diffusion: False draws everything without priors and without Θ': for comparison.
     """
 
     pool: float = 3.0
     control_share: float = 0.125
     own_share: float = 0.7
     n_elites: int = 6
-    mislead_ratio: float = 0.9
+    mislead_ratios: tuple[float, ...] = (0.6, 0.75, 0.9)
+    diffusion: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +60,27 @@ class Seed:
     """An element of Θ': decisions that candidates are diffused from.
 
     Attributes:
+        decisions: One for each site of the space; None where the prior says nothing.
         weight: Relative chance of being drawn.
         parent_id: The registry's record it is, when it is one.
-        own: Measured on this very workload in this run.
     """
 
     space: int
-    decisions: tuple[Decision, ...]
+    decisions: tuple[Decision | None, ...]
     weight: float
     parent_id: str | None
-    own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Misled:
+    """A prior that was dropped.
+
+    Attributes:
+        ratio: Best diffused latency over the best of the control group, above 1.
+    """
+
+    prior: Prior
+    ratio: float
 
 
 @dataclass(slots=True)
@@ -111,6 +126,7 @@ class TaskSearch:
         spaces: The task's design spaces.
         best: The fastest candidate measured so far.
         notes: What a person should know: a prior without a matching sketch, a prior that misled.
+        misled: The priors that were dropped because they misled; empty as long as they serve.
     """
 
     def __init__(
@@ -128,21 +144,24 @@ class TaskSearch:
         self.spaces = [read_space(schedule) for schedule in space_schedules]
         self.best: Candidate | None = None
         self.notes: list[str] = []
+        self.misled: tuple[Misled, ...] = ()
         self._mod, self._postprocs, self._rng = mod, list(postprocs), rng
         self._policy = policy or SearchPolicy()
         self._map: Callable[..., Any] = executor.map if executor else map
         self._seen: set[tuple[int, tuple[Decision, ...]]] = set()
         self._measured: list[Candidate] = []
         self._enumerated = self._enumerate()
+        self._sigmas = SigmaSchedule(0.0)
         self._carry: list[Seed] = []
-        self._priors: list[Seed] = []
+        self._seeds_by_id: dict[str, Seed] = {}
+        self._given: list[Prior] = []
         self._anchored = False
         self.add_priors(priors)
 
     @property
     def has_priors(self) -> bool:
         """Whether anything from outside this task is diffused from."""
-        return bool(self._priors)
+        return bool(self._seeds_by_id)
 
     @property
     def measured(self) -> Sequence[Candidate]:
@@ -155,16 +174,23 @@ class TaskSearch:
         return sum(space.size for space in self.spaces)
 
     def add_priors(self, priors: Sequence[Prior]) -> None:
-        """Diffuse from these, too. Those whose sketch fits no space of the task are left out, and that is noted."""
-        matched = [(prior, match_space(self.spaces, prior.record.sketch, prior.record.decisions)) for prior in priors]
-        fitting = [(prior, space) for prior, space in matched if space is not None]
-        seeds = [Seed(i, p.record.decisions, math.exp(-min(p.distance, _FAR)), p.record.id) for p, i in fitting]
-        self._priors += seeds
-        self._carry += seeds
+        """Diffuse from these, too. Those whose decisions fit no space of the task are left out, and that is noted."""
+        if not self._policy.diffusion or not priors:
+            return
+        matched = [(p, match_space(self.spaces, p.record.sketch, p.record.decisions)) for p in priors]
+        fitting = [(prior, fit) for prior, fit in matched if fit is not None]
+        for prior, fit in fitting:
+            seed = Seed(fit.space, fit.decisions, math.exp(-min(prior.distance, _FAR)), prior.record.id)
+            self._seeds_by_id[prior.record.id] = seed
+            self._carry.append(seed)
+        self._given += [prior for prior, _ in fitting]
         self._anchored = all(prior.grade is Grade.ANCHOR for prior, _ in fitting)
         self._sigmas = SigmaSchedule(min((prior.distance for prior, _ in fitting), default=0.0))
-        if priors and not fitting:
+        n_nearest = sum(fit.nearest for _, fit in fitting)
+        if not fitting:
             self.notes.append(f"no sketch of the task fits its {len(priors)} priors")
+        elif n_nearest:
+            self.notes.append(f"{n_nearest} of {len(priors)} priors have another sketch: the nearest one was taken")
 
     def next_round(self, n: int, score: Scorer) -> list[Candidate]:
         """Up to `n` new candidates to measure, best first by the cost model; empty when the space is exhausted.
@@ -177,15 +203,19 @@ class TaskSearch:
             return self._pick_enumerated(n, score)
         carried = self._realize(self._take_carry(n // 2))
         wanted = n - len(carried)
-        n_control = wanted if not self._seeds() else max(1, round(self._control_share * wanted))
+        n_control = wanted if not self._can_diffuse else math.ceil(self._control_share * wanted)
         diffused = self._pick(self._draw_diffused, wanted - n_control, score)
         control = self._pick(self._draw_control, wanted - len(diffused), score)
         return [*carried, *diffused, *control]
 
     @property
+    def _can_diffuse(self) -> bool:
+        return self._policy.diffusion and (self.has_priors or self.best is not None)
+
+    @property
     def _control_share(self) -> float:
         """Priors of another cluster are trusted less."""
-        return self._policy.control_share * (_ANCHOR_CONTROL if self._priors and self._anchored else 1.0)
+        return self._policy.control_share * (_ANCHOR_CONTROL if self.has_priors and self._anchored else 1.0)
 
     def _pick_enumerated(self, n: int, score: Scorer) -> list[Candidate]:
         """The priors carried over, then the best by the cost model of what is left of a small space."""
@@ -205,19 +235,37 @@ class TaskSearch:
         self._drop_misleading()
 
     def _adapt_sigma(self, candidates: Sequence[Candidate]) -> None:
-        drawn = [c for c in candidates if c.sigma and c.latency_s and math.isfinite(c.latency_s)]
-        if drawn:
-            fastest = min(c.latency_s or math.inf for c in drawn)
-            self._sigmas.update([c.sigma or 0.0 for c in drawn], [fastest / (c.latency_s or math.inf) for c in drawn])
+        """σ follows what was measured, and so does the weight of the prior that each candidate goes back to."""
+        drawn = [c for c in candidates if c.sigma is not None and c.latency_s and math.isfinite(c.latency_s)]
+        if not drawn:
+            return
+        fastest = min(c.latency_s or math.inf for c in drawn)
+        scores = [fastest / (c.latency_s or math.inf) for c in drawn]
+        noisy = [(c.sigma, score) for c, score in zip(drawn, scores, strict=True) if c.sigma]
+        self._sigmas.update([sigma for sigma, _ in noisy], [score for _, score in noisy])
+        mean = sum(scores) / len(scores)
+        for candidate, score in zip(drawn, scores, strict=True):
+            seed = self._seeds_by_id.get(candidate.parent_id or "")
+            if seed is not None:
+                weight = seed.weight * math.exp(score - mean)
+                self._seeds_by_id[candidate.parent_id or ""] = dataclasses.replace(seed, weight=weight)
 
     def _drop_misleading(self) -> None:
-        """Ordinary search takes over when what was never diffused beats what was, by a clear margin."""
+        """Ordinary search takes over when what was never diffused beats all that goes back to a prior, by a clear margin."""
         control = [c.latency_s or math.inf for c in self._measured if c.sigma is None]
-        diffused = [c.latency_s or math.inf for c in self._measured if c.sigma is not None]
-        if self._priors and len(control) >= 3 and diffused and min(control) < self._policy.mislead_ratio * min(diffused):
-            self._priors.clear()
-            self._carry.clear()
-            self.notes.append("its priors misled: ordinary search took over")
+        diffused = [c.latency_s or math.inf for c in self._measured if c.parent_id is not None]
+        if not (self.has_priors and control and diffused):
+            return
+        ratios = self._policy.mislead_ratios
+        if min(control) < ratios[min(len(control), len(ratios)) - 1] * min(diffused):
+            self._drop_priors(min(diffused) / min(control))
+
+    def _drop_priors(self, ratio: float) -> None:
+        self.misled = tuple(Misled(prior, ratio) for prior in self._given)
+        self._seeds_by_id.clear()
+        self._carry.clear()
+        self._given.clear()
+        self.notes.append(f"its priors misled ({ratio:.2f}x slower than undiffused): ordinary search took over")
 
     def _take_carry(self, n: int) -> list[Draw]:
         """The next `n` priors as they are, each once: no noise, but this workload's extents."""
@@ -228,19 +276,13 @@ class TaskSearch:
         """A prior's decisions moved to this workload's extents, without noise."""
         return diffuse(seed.decisions, self.spaces[seed.space].sites, np.zeros(1), self._rng)[0]
 
-    def _seeds(self) -> list[Seed]:
-        return [*self._priors, *self._elites()]
-
     def _elites(self) -> list[Seed]:
         ranked = sorted((c for c in self._measured if math.isfinite(c.latency_s or math.inf)), key=lambda c: c.latency_s or 0.0)
         elites = ranked[: self._policy.n_elites]
-        return [
-            Seed(c.space, c.decisions, (elites[0].latency_s or 1.0) / (c.latency_s or 1.0), c.parent_id, own=True)
-            for c in elites
-        ]
+        return [Seed(c.space, c.decisions, (elites[0].latency_s or 1.0) / (c.latency_s or 1.0), c.parent_id) for c in elites]
 
     def _draw_diffused(self, n: int) -> list[Draw]:
-        own, others = self._elites(), self._priors
+        own, others = self._elites(), list(self._seeds_by_id.values())
         n_own = n if not others else round(n * self._policy.own_share) if own else 0
         return [*self._draw_from(own, n_own), *self._draw_from(others, n - n_own)]
 
@@ -297,7 +339,7 @@ class TaskSearch:
     def _apply(self, draw: Draw, seed: int) -> tuple[Schedule, str, tuple[Decision, ...]] | None:
         space = self.spaces[draw[0]]
         schedule = apply_decisions(self._mod, space, draw[1], self._postprocs, int(seed))
-        return None if schedule is None else (schedule, *read_decisions(schedule))
+        return None if schedule is None else (schedule, space.sketch, decisions_of(schedule))
 
     def _enumerate(self) -> list[Draw] | None:
         """Every candidate, when there are few."""

@@ -26,6 +26,7 @@ from bcd_registry.model import (
 from bcd_registry.registry import Registry
 
 from .check import Checked, check_winners
+from .clustering import Clustering
 from .compile import NetworkCheck, check_network, compile_both
 from .cost_model import FEATURE_WIDTH
 from .environment import current_environment
@@ -37,8 +38,9 @@ from .prepare import Prepared, prepare, read_and_lower, saved_trials
 from .report import Plan, ProgressEvent, ProgressSink, Saving, TuneReport
 from .rounds import Step, Surroundings, Tuning
 from .scheduling import TaskRun
+from .search import SearchPolicy
 from .summary import Clock, build_report
-from .targets import canonical_target, resolve_target, usable_cores
+from .targets import canonical_target, resolve_target, usable_cores, use_threads
 from .tracking import Tracker
 from .workers import WarmPool
 
@@ -54,11 +56,19 @@ class TuneRequest:
         spec: The network, its target and its budgets.
         seed: Seeds every draw of the run.
         fresh: Ask the registry for nothing; what is found is still published.
+        clustering: What makes tasks of the run siblings.
+        policy: How a task is searched; None for the default.
+        pretrain: Let the cost model learn from other clusters, of this run and of the registry.
+        fine_tune: Let it add trees for each cluster.
     """
 
     spec: NetworkSpec
     seed: int = 0
     fresh: bool = False
+    clustering: Clustering = Clustering.SIGNATURE
+    policy: SearchPolicy | None = None
+    pretrain: bool = True
+    fine_tune: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a seed that no generator takes."""
@@ -79,7 +89,9 @@ def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) ->
     import_intrinsics(target.kind.name)
     network, lowered = read_and_lower(spec, target, lambda phase, message: progress(ProgressEvent(phase, message)))
     environment = current_environment(target, WarmPool.default_measurement())
-    prepared = prepare(network, lowered, registry, environment, trials=spec.trials, fresh=request.fresh)
+    prepared = prepare(
+        network, lowered, registry, environment, trials=spec.trials, fresh=request.fresh, clustering=request.clustering
+    )
     runs = registry.list_runs()
     return expectation(spec.name, spec.version, canonical_json(canonical_target(target)), prepared.planned, runs)
 
@@ -127,18 +139,27 @@ class _Run:
         self._environment: Mapping[str, Json] = {}
         self._target = resolve_target(request.spec.target)
         self._target_text = canonical_json(canonical_target(self._target))
-        self._threads = int(self._target.attrs.get("num-cores", usable_cores()))
+        self._cores = int(self._target.attrs.get("num-cores", usable_cores()))
+        self._threads = use_threads(self._cores)
+        if self._threads != self._cores:
+            self._notes.append(f"end to end runs on {self._threads} threads, not {self._cores}: this process used TVM before")
 
     def execute(self) -> TuneReport:
         """Everything up to the report; the worker processes live no longer than this call."""
-        with WarmPool(self._target) as pool, ThreadPoolExecutor(self._threads) as executor:
+        with WarmPool(self._target) as pool, ThreadPoolExecutor(self._cores) as executor:
             import_intrinsics(self._target.kind.name)
             network, lowered = read_and_lower(self._spec, self._target, self._say)
             self._clock.mark("extracted")
             environment = current_environment(self._target, pool.measurement)
             self._say("lookup", f"looking up {len(lowered.tasks)} tasks")
             prepared = prepare(
-                network, lowered, self._registry, environment, trials=self._spec.trials, fresh=self._request.fresh
+                network,
+                lowered,
+                self._registry,
+                environment,
+                trials=self._spec.trials,
+                fresh=self._request.fresh,
+                clustering=self._request.clustering,
             )
             model = self._open_model()
             around = self._surroundings(pool, executor, model, self._register(prepared, environment))
@@ -147,7 +168,7 @@ class _Run:
             for task in runs:
                 task.record = task.planned.match.record
                 task.untuned_s = task.record.untuned_s if task.record else None
-            return self._tune(prepared, runs, Tuning(runs, around), pool, model)
+            return self._tune(prepared, runs, Tuning(runs, around, self._request.policy), pool, model)
 
     def finish(self, report: TuneReport, tracker: Tracker | None, output_dir: Path | None) -> TuneReport:
         """Keep the run, draw the picture and log it; the report with what came of that."""
@@ -259,15 +280,15 @@ class _Run:
             environment_key=environment_key,
             run_id=self._id,
             seed=self._request.seed,
-            threads=self._threads,
+            threads=self._cores,
             stop_at=time.monotonic() + budget if budget is not None else float("inf"),
         )
 
     def _open_model(self) -> LatencyModel:
         """The registry's newest cost model for the target, or an empty one and a note that says why."""
-        model = LatencyModel(seed=self._request.seed)
+        model = LatencyModel(seed=self._request.seed, across_clusters=self._request.pretrain, fine_tune=self._request.fine_tune)
         snapshot: CostModelSnapshot | None = None
-        if not self._request.fresh:
+        if self._request.pretrain and not self._request.fresh:
             try:
                 snapshot = self._registry.latest_cost_model(self._target_text)
                 if snapshot is not None:
@@ -299,7 +320,7 @@ class _Run:
                 trials=step.trials,
                 trials_planned=step.trials + step.trials_left,
                 elapsed_s=self._clock.elapsed_s,
-                left_s=step.seconds / step.trials * step.trials_left if step.trials else None,
+                left_s=step.left_s,
             )
         )
 

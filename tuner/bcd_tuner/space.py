@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 import re
@@ -20,6 +21,8 @@ from .diffusion import CATEGORICAL, LOCATION, TILE, Site, factorizations, site_s
 _SAMPLING = (TILE, CATEGORICAL, LOCATION)
 _DECISION = re.compile(r", decision=(\[[^\]]*\]|-?\d+)")
 
+_Shapes = tuple[tuple[str, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class DesignSpace:
@@ -35,6 +38,11 @@ class DesignSpace:
     instructions: tuple[Any, ...]
     sampling: tuple[Any, ...]
     sites: tuple[Site, ...]
+
+    @property
+    def shapes(self) -> _Shapes:
+        """The shapes of its sites, in order."""
+        return tuple(site.shape for site in self.sites)
 
     @property
     def size(self) -> float:
@@ -92,8 +100,16 @@ def _sketch_of(trace: Trace) -> str:
 def read_decisions(schedule: Schedule) -> tuple[str, tuple[Decision, ...]]:
     """The sketch and the decisions of a schedule that was tuned, postprocessing left out."""
     trace = schedule.trace.simplified(remove_postproc=True)
-    decisions = tuple(_read_decision(trace, i) for i in trace.insts if str(i.kind.name) in _SAMPLING)
-    return _sketch_of(trace), decisions
+    return _sketch_of(trace), _decisions_in(trace)
+
+
+def decisions_of(schedule: Schedule) -> tuple[Decision, ...]:
+    """The decisions alone."""
+    return _decisions_in(schedule.trace.simplified(remove_postproc=True))
+
+
+def _decisions_in(trace: Trace) -> tuple[Decision, ...]:
+    return tuple(_read_decision(trace, i) for i in trace.insts if str(i.kind.name) in _SAMPLING)
 
 
 def apply_decisions(
@@ -120,8 +136,43 @@ def apply_decisions(
         return None
 
 
-def match_space(spaces: Sequence[DesignSpace], sketch: str, decisions: Sequence[Decision]) -> int | None:
-    """The index of the space that decisions taken elsewhere fit: its shapes, and its sketch if one has it."""
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How decisions taken elsewhere fit a design space.
+
+    Attributes:
+        space: Its index.
+        decisions: One for each of its sites; None where nothing was decided.
+        nearest: Neither its sketch nor its shapes are the same: only some decisions found a place.
+    """
+
+    space: int
+    decisions: tuple[Decision | None, ...]
+    nearest: bool
+
+
+def match_space(spaces: Sequence[DesignSpace], sketch: str, decisions: Sequence[Decision]) -> Fit | None:
+    """The space that decisions taken elsewhere fit: of the same sketch, else of the same shapes, else the nearest one.
+
+    The nearest is the one where the most sites find a decision of their shape, in order; None when no tile finds one.
+    """
     shapes = site_shapes(decisions)
-    fitting = [i for i, space in enumerate(spaces) if tuple(site.shape for site in space.sites) == shapes]
-    return next((i for i in fitting if spaces[i].sketch == sketch), fitting[0] if fitting else None)
+    fitting = [i for i, space in enumerate(spaces) if space.shapes == shapes]
+    same = next((i for i in fitting if spaces[i].sketch == sketch), fitting[0] if fitting else None)
+    if same is not None:
+        return Fit(same, tuple(decisions), nearest=False)
+    fits = [Fit(i, _aligned(space.shapes, shapes, decisions), nearest=True) for i, space in enumerate(spaces)]
+    best = max(fits, key=lambda fit: _share_decided(fit.decisions), default=None)
+    return best if best and any(d is not None and d[0] == TILE for d in best.decisions) else None
+
+
+def _aligned(ours: _Shapes, theirs: _Shapes, decisions: Sequence[Decision]) -> tuple[Decision | None, ...]:
+    """Their decisions at our sites: those of the longest common runs of shapes."""
+    placed: list[Decision | None] = [None] * len(ours)
+    for block in difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
+        placed[block.a : block.a + block.size] = decisions[block.b : block.b + block.size]
+    return tuple(placed)
+
+
+def _share_decided(decisions: Sequence[Decision | None]) -> float:
+    return sum(d is not None for d in decisions) / len(decisions) if decisions else 0.0

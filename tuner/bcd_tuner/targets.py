@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm.target import Target, codegen
 
 from bcd_registry.errors import ConfigError
@@ -76,6 +77,16 @@ def isa_features(target: Target) -> tuple[str, ...]:
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_threads(n: int) -> int:
+    """Have TVM's kernels run on `n` threads in this process; what it answers is how many it uses.
+
+    TVM starts its threads once, at the first call, and left to itself takes half of the processors for hyper-threads.
+    So this works only in a process where no kernel ran before.
+    """
+    os.environ["TVM_NUM_THREADS"] = str(n)
+    return int(tvm_ffi.get_global_func("runtime.NumThreads")())
 
 
 def _parse(text: str) -> dict[str, Json]:
