@@ -99,8 +99,8 @@ def embedding_network(rows: int = 50) -> ImportedNetwork:
 
 
 def lowered(small: ImportedNetwork) -> LoweredNetwork:
-    """A network lowered for the tests' target."""
-    return lower(small, target())
+    """A network lowered for the tests' target, in its own layout."""
+    return lower(small, target(), keep_layout=True)
 
 
 def workload(small: ImportedNetwork) -> Workload:

@@ -187,7 +187,7 @@ def test_without_onnxruntime_onnx_infers_the_shapes(tmp_path: Path, monkeypatch:
     inputs = make_inputs(found, seed=0)
     assert reference_outputs(found, inputs) is None
     assert onnxruntime_call(found, inputs, threads=1) is None
-    assert len(lower(found, target()).tasks) == 1
+    assert len(lower(found, target(), keep_layout=True).tasks) == 1
 
 
 def test_integer_inputs_index_in_bounds(tmp_path: Path) -> None:

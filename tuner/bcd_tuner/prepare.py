@@ -49,13 +49,13 @@ class Prepared:
 
 
 def read_and_lower(
-    spec: NetworkSpec, target: Target, say: Callable[[str, str], None]
+    spec: NetworkSpec, target: Target, say: Callable[[str, str], None], *, keep_layout: bool = False
 ) -> tuple[ImportedNetwork, LoweredNetwork]:
     """Read the network and take out its tasks; `say` gets a phase and a line for people."""
     say("read", f"reading {spec.source}")
     network = import_network(spec)
     say("lower", "lowering to tensor programs")
-    return network, lower(network, target)
+    return network, lower(network, target, keep_layout=keep_layout)
 
 
 def prepare(

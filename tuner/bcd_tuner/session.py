@@ -60,6 +60,7 @@ class TuneRequest:
         policy: How a task is searched; None for the default.
         pretrain: Let the cost model learn from other clusters, of this run and of the registry.
         fine_tune: Let it add trees for each cluster.
+        keep_layout: Leave convolutions in the layout of the model: for comparison.
     """
 
     spec: NetworkSpec
@@ -69,6 +70,7 @@ class TuneRequest:
     policy: SearchPolicy | None = None
     pretrain: bool = True
     fine_tune: bool = True
+    keep_layout: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a seed that no generator takes."""
@@ -87,7 +89,9 @@ def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) ->
     spec = request.spec
     target = resolve_target(spec.target)
     import_intrinsics(target.kind.name)
-    network, lowered = read_and_lower(spec, target, lambda phase, message: progress(ProgressEvent(phase, message)))
+    network, lowered = read_and_lower(
+        spec, target, lambda phase, message: progress(ProgressEvent(phase, message)), keep_layout=request.keep_layout
+    )
     environment = current_environment(target, WarmPool.default_measurement())
     prepared = prepare(
         network, lowered, registry, environment, trials=spec.trials, fresh=request.fresh, clustering=request.clustering
@@ -148,7 +152,7 @@ class _Run:
         """Everything up to the report; the worker processes live no longer than this call."""
         with WarmPool(self._target) as pool, ThreadPoolExecutor(self._cores) as executor:
             import_intrinsics(self._target.kind.name)
-            network, lowered = read_and_lower(self._spec, self._target, self._say)
+            network, lowered = read_and_lower(self._spec, self._target, self._say, keep_layout=self._request.keep_layout)
             self._clock.mark("extracted")
             environment = current_environment(self._target, pool.measurement)
             self._say("lookup", f"looking up {len(lowered.tasks)} tasks")

@@ -22,6 +22,7 @@ from tvm.tirx.buffer import BufferType
 
 from bcd_registry.errors import NetworkError
 from bcd_registry.model import Task
+from bcd_tuner.layouts import channels_last
 from bcd_tuner.networks import ImportedNetwork, InputSpec
 from bcd_tuner.subgraph import workload_of
 
@@ -63,15 +64,18 @@ class LoweredNetwork:
     inputs: tuple[InputSpec, ...]
 
 
-def lower(network: ImportedNetwork, target: Target) -> LoweredNetwork:
+def lower(network: ImportedNetwork, target: Target, *, keep_layout: bool = False) -> LoweredNetwork:
     """Lower a network as TVM's own tuning pipeline does, weights' layout left free, and take out its tasks.
+
+    Args:
+        keep_layout: Leave convolutions in the layout of the model, instead of with their channels last.
 
     Raises:
         NetworkError: TVM cannot lower an operator of the network.
     """
     try:
         with target:
-            mod = _lowering()(flush_denormals(fold_constant_views(network.mod)))
+            mod = _lowering(keep_layout)(flush_denormals(fold_constant_views(network.mod)))
     except Exception as error:
         raise NetworkError(
             f"TVM cannot lower {network.spec.label}: {_first_line(error)}", hint="the operator or its shape is not supported"
@@ -201,12 +205,13 @@ class _Names:
         return self._ranks[new]
 
 
-def _lowering() -> Any:
-    """The passes of TVM's `static_shape_tuning_pipeline` up to tuning, with two corrections of its own."""
+def _lowering(keep_layout: bool) -> Any:
+    """The passes of TVM's `static_shape_tuning_pipeline` up to tuning, with another layout and two corrections of its own."""
     return tvm.transform.Sequential(
         [
             relax.transform.DecomposeOpsForInference(),
             relax.transform.CanonicalizeBindings(),
+            tvm.transform.module_pass(lambda mod, _: mod if keep_layout else channels_last(mod), opt_level=0),
             relax.transform.LegalizeOps({"relax.erf": _vectorizable_erf}),
             relax.transform.AnnotateTIROpPattern(),
             tvm.transform.module_pass(_correct_patterns, opt_level=0),
