@@ -1,12 +1,13 @@
-# make demo | make test | make lint; PYTHON chooses the interpreter of a new .venv.
+# make demo | make test | make lint | make bench; PYTHON chooses the interpreter of a new .venv.
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= demo,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.bench-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format constraints clean
+.PHONY: help venv demo bench test lint format constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1|/' | column -t -s '|'
@@ -23,6 +24,15 @@ demo: $(STAMP)  ## Tune version v1 of a network, then v2 from what v1 taught; un
 	$(BIN)/bcd-registry tune --model v1
 	@echo
 	$(BIN)/bcd-registry tune --model v2
+
+# On Linux PyPI's torch brings CUDA: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves some gigabytes.
+$(BENCH_STAMP): $(STAMP)
+	@echo "installing torch and transformers into $(VENV): some minutes, 1 GB"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS),bench]'
+	@touch $@
+
+bench: $(if $(PART),$(BENCH_STAMP),$(STAMP))  ## List the parts of the benchmark and what they lack; PART=1 runs one.
+	$(BIN)/python -m tests.benchmarks.run $(if $(PART),--part $(PART))
 
 lint: $(STAMP)  ## ruff, mypy and the layers.
 	$(BIN)/ruff check

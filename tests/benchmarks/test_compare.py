@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bcd_registry.model import NetworkSpec
+
+from . import parts
+from .compare import Goal, Table, goals, latency_at, seconds_to, versus
+from .networks import CLAIMS, PAIRS
+from .parts import PARTS, missing_modes
+from .report import DOCUMENT, PICTURE, RESULTS, render
+from .results import Job, Point, Result, Runs, read_results
+from .run import listing
+
+
+def made(pair: str, seed: int, mode: str, curve: Sequence[Point], **changes: Any) -> Result:
+    """A result that nobody measured."""
+    values: dict[str, Any] = {
+        "trials": curve[-1][1],
+        "depth": 64,
+        "n_tasks": 77,
+        "curve": tuple(curve),
+        "checked_untuned_ms": curve[0][2],
+        "checked_ms": curve[-1][2],
+        "equal": True,
+        "end_to_end": {"tuned": Runs(2.0, 1.9, 2.1), "onnxruntime": Runs(3.0, 2.9, 3.1)},
+        "time_s": {"search": curve[-1][0], "build": 0.0, "run": 0.0, "other": 0.0},
+        "peak_rss_bytes": 2 << 30,
+        "facts": {"sitting": "once"},
+    }
+    return Result(pair, seed, mode, **{**values, **changes})
+
+
+SLOW = [(0.0, 0, 100.0), (50.0, 100, 20.0), (100.0, 400, 10.0)]
+FAST = [(0.0, 0, 100.0), (5.0, 60, 12.0), (8.0, 80, 9.0)]
+NEVER = [(0.0, 0, 100.0), (5.0, 60, 12.0)]
+
+
+def test_ratios_are_to_the_baselines_final_latency() -> None:
+    found = versus(made("det", 0, "b", SLOW), made("det", 0, "d", FAST))
+    assert (found.seconds, found.trials) == (100 / 8, 400 / 80)
+    assert found.latency == pytest.approx(10 / 9)
+    assert found.near == 100 / 8
+
+
+def test_what_is_never_reached_is_no_ratio() -> None:
+    found = versus(made("det", 0, "b", SLOW), made("det", 0, "c", NEVER))
+    assert (found.seconds, found.trials, found.near) == (0.0, 0.0, 0.0)
+    assert found.latency == pytest.approx(10 / 12)
+
+
+def test_against_stock_the_better_of_its_two_figures_counts() -> None:
+    stock = made("bert", 0, "a", SLOW, checked_ms=9.5)
+    assert versus(stock, made("bert", 0, "d", [*FAST[:2], (7.0, 70, 9.8), FAST[-1]])).seconds == 100 / 8
+
+
+def test_a_search_that_has_ended_keeps_its_latency() -> None:
+    assert latency_at(FAST, 6.0) == 12.0
+    assert latency_at(FAST, 1000.0) == 9.0
+    assert seconds_to(NEVER, 10.0) is None
+
+
+def by_text(results: Sequence[Result], words: str) -> Goal:
+    return next(goal for goal in goals(Table(results)) if words in goal.text)
+
+
+def test_a_goal_without_its_networks_stays_open() -> None:
+    results = [made("det", seed, mode, curve) for seed in (0, 1, 2) for mode, curve in (("b", SLOW), ("d", FAST))]
+    goal = by_text(results, "seconds to (b)'s final latency, (d)")
+    assert goal.met is None
+    assert goal.missing == ("bert",)
+    assert "12.50" in goal.figure
+    both = [*results, *(made("bert", 0, mode, curve) for mode, curve in (("b", SLOW), ("d", FAST)))]
+    assert by_text(both, "seconds to (b)'s final latency, (d)").met
+    assert by_text(both, "seconds to (b)'s final latency, (c)").figure == ""
+
+
+def test_one_network_that_never_gets_there_misses_the_goal() -> None:
+    results = [made(pair, 0, "b", SLOW) for pair in CLAIMS]
+    results += [made("det", 0, "c", FAST), made("bert", 0, "c", NEVER)]
+    goal = by_text(results, "seconds to (b)'s final latency, (c)")
+    assert goal.met is False
+    assert "never" in goal.figure
+
+
+def test_worse_means_beyond_the_range_of_the_baseline() -> None:
+    results = [made("det", seed, "b", [*SLOW[:2], (100.0, 400, ms)]) for seed, ms in ((0, 10.0), (1, 12.5))]
+    within = [made("det", seed, "c", NEVER) for seed in (0, 1)]
+    assert by_text([*results, *within], "is worse").met is None
+    beyond = [made("det", seed, "c", [(0.0, 0, 100.0), (9.0, 90, 13.0)]) for seed in (0, 1)]
+    assert by_text([*results, *beyond], "is worse").met is False
+
+
+def test_libraries_are_compared_network_by_network() -> None:
+    results = [made(pair, 0, "d", FAST) for pair in PAIRS]
+    assert by_text(results, "onnxruntime and PyTorch").met
+    slow = {"tuned": Runs(4.0, 3.9, 4.1), "onnxruntime": Runs(3.0, 2.9, 3.1), "torch": Runs(5.0, 4.9, 5.1)}
+    results = [
+        made(pair, 0, "d", FAST, end_to_end=slow if i < 3 else {"tuned": Runs(1, 1, 1), "torch": Runs(2, 2, 2)})
+        for i, pair in enumerate(PAIRS)
+    ]
+    assert by_text(results, "onnxruntime and PyTorch").met is False
+
+
+def test_every_comparison_is_in_one_part_and_parts_are_short_enough() -> None:
+    planned = [(c.pair, c.seed) for part in PARTS for c in part if "b" in c.modes]
+    assert len(planned) == len(set(planned))
+    assert set(planned) == {(pair.name, seed) for pair in PAIRS.values() for seed in pair.seeds}
+    assert len({c.pair for part in PARTS for c in part if "full-warm" in c.modes}) == 2
+    assert all(sum(c.minutes for c in part) <= 150 for part in PARTS)
+
+
+def test_the_listing_says_what_is_missing() -> None:
+    comparison = PARTS[0][0]
+    results = [made(comparison.pair, comparison.seed, mode, FAST) for mode in comparison.modes[:2]]
+    assert missing_modes(comparison, results) == list(comparison.modes[2:])
+    text = "\n".join(listing(results))
+    assert f"missing {', '.join(comparison.modes[2:])}" in text
+    assert "make bench PART=1" in text
+
+
+def test_modes_of_one_comparison_in_two_sittings_are_told() -> None:
+    once, twice = made("det", 0, "b", SLOW), made("det", 0, "c", FAST, facts={"sitting": "twice"})
+    assert parts.is_whole(PARTS[0][0], [once])
+    assert "more than one sitting: det seed 0" in render([once, twice])
+
+
+def test_without_results_the_report_says_what_is_missing() -> None:
+    text = render([])
+    assert "not measured" in text
+    assert all(f"`make bench PART={n}`" in text for n in range(1, len(PARTS) + 1))
+
+
+def test_what_a_file_holds_is_what_was_written() -> None:
+    job = Job("det", 1, NetworkSpec("a", "a", "2", "a.onnx", shapes={"x": (1, 3)}), None, "home")
+    assert Job.from_json(job.as_json()) == job
+    result = made("det", 0, "b", [(0.0, 0, 1 / 3), (math.pi, 4, 0.25)])
+    again = Result.from_json(result.as_json())
+    assert again.curve == ((0.0, 0, 0.333333), (3.14159, 4, 0.25))
+    assert again.end_to_end == result.end_to_end
+
+
+def test_the_document_is_what_the_results_say() -> None:
+    assert DOCUMENT.read_text(encoding="utf-8") == render(read_results(RESULTS), str(PICTURE.relative_to(DOCUMENT.parent)))
