@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bcd_registry.errors import ConfigError
+from bcd_tuner.clustering import Clustering
 
 if TYPE_CHECKING:
     from bcd_cli.state import State
@@ -44,6 +45,14 @@ TimeBudget = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the run; it is stored with it.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Ignore what the registry knows.")]
+Siblings = Annotated[
+    Clustering,
+    typer.Option(
+        "--clustering",
+        help="What makes tasks of the run siblings; the registry is asked by signature all the same.",
+        rich_help_panel="For comparison",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
 
 _UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0}

@@ -8,6 +8,7 @@ from bcd_cli import options
 from bcd_cli.command import example
 from bcd_cli.state import state_of
 from bcd_cli.streams import print_json, stdout_to_stderr
+from bcd_tuner.clustering import Clustering
 
 EPILOG = example("bcd-registry plan --model v2", "bcd-registry plan --model v2 --trials 64 --json")
 
@@ -19,6 +20,7 @@ def plan(
     target: options.Target = None,
     trials: options.Trials = None,
     fresh: options.Fresh = False,
+    clustering: options.Siblings = Clustering.SIGNATURE,
     as_json: options.AsJson = False,
 ) -> None:
     """Say what tune would do and what it would cost; run nothing."""
@@ -34,7 +36,7 @@ def plan(
             open_progress(state.err) as shown,
             state.interrupts.deferred(shown) as progress,
         ):
-            found = make_plan(TuneRequest(spec, fresh=fresh), registry, progress=progress)
+            found = make_plan(TuneRequest(spec, fresh=fresh, clustering=clustering), registry, progress=progress)
     if as_json:
         print_json(found.as_json())
         return

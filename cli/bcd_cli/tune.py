@@ -14,6 +14,7 @@ from bcd_cli.command import FAILED, example
 from bcd_cli.interrupts import INTERRUPTED
 from bcd_cli.state import State, state_of
 from bcd_cli.streams import print_json, stdout_to_stderr
+from bcd_tuner.clustering import Clustering
 
 if TYPE_CHECKING:
     from bcd_tuner.report import TuneReport
@@ -34,6 +35,7 @@ def tune(
     time_budget: options.TimeBudget = None,
     seed: options.Seed = 0,
     fresh: options.Fresh = False,
+    clustering: options.Siblings = Clustering.SIGNATURE,
     as_json: options.AsJson = False,
 ) -> None:
     """Tune a network from what the registry knows.
@@ -54,7 +56,7 @@ def tune(
             open_progress(state.err) as shown,
             state.interrupts.deferred(shown) as progress,
         ):
-            request = TuneRequest(spec, seed=seed, fresh=fresh)
+            request = TuneRequest(spec, seed=seed, fresh=fresh, clustering=clustering)
             report = run(request, registry, progress=progress, tracker=tracker, output_dir=state.settings.home / "runs")
     if as_json:
         print_json(report.as_json())

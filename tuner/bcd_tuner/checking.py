@@ -10,7 +10,9 @@ import tvm_ffi
 from tvm.ir import IRModule
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo as TvmArgInfo
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+from tvm.target import Target
 
+from bcd_tuner.targets import untuned_target
 from bcd_tuner.worker_checks import Comparison, Programs
 from bcd_tuner.worker_checks import compare as compare_in_worker
 from bcd_tuner.worker_jobs import ArgInfo
@@ -58,7 +60,7 @@ def compare_many(pool: WarmPool, cases: Sequence[Case], *, seed: int = 0, repeat
         seed: Of the inputs: floats from a normal distribution, integers within the bounds of what they index.
         repeats: Timed samples of each program.
     """
-    plans = [_Plan.of(case) for case in cases]
+    plans = [_Plan.of(case, pool.target) for case in cases]
     built = iter(pool.build([job for plan in plans for job in plan.jobs]))
     for plan in plans:
         plan.take(built)
@@ -72,8 +74,8 @@ def compare_many(pool: WarmPool, cases: Sequence[Case], *, seed: int = 0, repeat
 
 
 def measure_modules(pool: WarmPool, mods: Sequence[IRModule]) -> list[tuple[float, ...] | JobError]:
-    """Times modules as they are; for each the seconds of one run, a figure a sample, or why there is none."""
-    built = pool.build([BuildJob(mod) for mod in mods])
+    """Times untuned modules; for each the seconds of one run, a figure a sample, or why there is none."""
+    built = pool.build([BuildJob(mod, untuned_target(pool.target)) for mod in mods])
     jobs = [
         RunJob(artifact, arguments_of(mod, without_rewrite=True))
         for mod, artifact in zip(mods, built, strict=True)
@@ -103,8 +105,9 @@ class _Plan:
     error: str = ""
 
     @classmethod
-    def of(cls, case: Case) -> _Plan:
-        jobs = [BuildJob(case.reference, strip_layout_rewrite=False), BuildJob(case.tuned, strip_layout_rewrite=False)]
+    def of(cls, case: Case, target: Target) -> _Plan:
+        reference = BuildJob(case.reference, untuned_target(target), strip_layout_rewrite=False)
+        jobs = [reference, BuildJob(case.tuned, strip_layout_rewrite=False)]
         timed = case.tuned if case.timed is None else case.timed
         if case.timed is not None or _rewrites_layout(case.tuned):
             jobs.append(BuildJob(timed))

@@ -19,6 +19,7 @@ from tvm.s_tir.meta_schedule.database import MemoryDatabase, TuningRecord
 
 from bcd_registry.errors import MeasureError
 
+from .targets import untuned_target
 from .tasks import LoweredNetwork, finish
 from .worker_checks import difference
 
@@ -73,7 +74,12 @@ class NetworkCheck:
 
 
 def apply_schedules(lowered: LoweredNetwork, schedules: Mapping[str, Schedule]) -> Any:
-    """The network's module with the tasks of the given workload keys scheduled."""
+    """The network's module with the tasks of the given workload keys scheduled.
+
+    Without any it is returned as it is: TVM's pass takes a second for each function that it finds no schedule for.
+    """
+    if not schedules:
+        return lowered.mod
     database = MemoryDatabase()
     for item in lowered.tasks:
         schedule = schedules.get(item.task.workload.key)
@@ -93,7 +99,7 @@ def compile_network(lowered: LoweredNetwork, schedules: Mapping[str, Schedule]) 
     """
     try:
         mod = finish(apply_schedules(lowered, schedules), lowered.target)
-        executable = tvm.compile(mod, target=lowered.target)
+        executable = tvm.compile(mod, target=lowered.target if schedules else untuned_target(lowered.target))
     except Exception as error:  # the compiler's errors have no common class
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:200]
         raise MeasureError(f"the network does not compile: {reason}", hint="try another --target, or smaller shapes") from error

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import IRModule, Op, TensorLoad
-from tvm.relax.dpl import is_op, rewrite_call, wildcard
+from tvm.relax.dpl import is_const, is_op, rewrite_call, wildcard
 
 _WANTED = {
     "relax.nn.conv2d": ["NHWC", "HWIO"],
@@ -34,11 +35,26 @@ def channels_last(mod: IRModule) -> IRModule:
     passes = [
         relax.transform.ConvertLayout(_WANTED),
         relax.transform.Normalize(),
-        relax.transform.FoldConstant(),
+        tvm.transform.module_pass(lambda mod, _: _with_folded_weights(mod), opt_level=0),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(["main"]),
     ]
     return tvm.transform.Sequential(passes)(followable)
+
+
+def _with_folded_weights(mod: IRModule) -> IRModule:
+    """Constants in another layout, turned by numpy: TVM's own folding compiles and runs a function for each of them."""
+    constant = is_const()
+
+    def turned(call: Any, matched: Any) -> Any:
+        array = matched[constant].value.numpy()
+        axes = None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+        return relax.const(np.ascontiguousarray(array.transpose(axes)), str(array.dtype))
+
+    changed = mod.clone()
+    turn = is_op("relax.permute_dims")(constant)
+    changed.update_func(mod.get_global_var("main"), rewrite_call(turn, turned, mod["main"]))
+    return changed
 
 
 def _without_opaque_bounds(mod: IRModule) -> IRModule:

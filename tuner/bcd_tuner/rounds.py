@@ -20,7 +20,7 @@ from bcd_registry.model import Decision, Grade, Json, Prior, RecordState, Refuta
 from bcd_registry.registry import Registry
 
 from .cost_model import candidate_features
-from .latency_model import LatencyModel
+from .latency_model import Floats, LatencyModel
 from .plan import UNTUNED_SKETCH
 from .replay import trace_as_json
 from .report import CurvePoint, TimeSplit
@@ -104,6 +104,7 @@ class Tuning:
         self._schedule = Schedule(runs)
         self._began = around.clock()
         self._search_s = 0.0
+        self._rows: dict[int, tuple[Any, Floats]] = {}  # with the candidate, so that no other can take its id
         self._by_key = {run.key: run for run in runs}
 
     def run(self, observe: Callable[[Step], None]) -> None:
@@ -176,7 +177,8 @@ class Tuning:
         self._measure(task, candidates)
         began = self._around.clock()
         search.tell(candidates, [c.latency_s if c.latency_s is not None else math.inf for c in candidates])
-        features = candidate_features(task.context, [c.measure_candidate() for c in candidates])
+        features = self._features(task, [c.measure_candidate() for c in candidates])
+        self._rows.clear()
         self._around.model.update(features, [c.latency_s or math.inf for c in candidates], task.key, task.planned.cluster)
         self._search_s += self._around.clock() - began
         task.trials += len(candidates)
@@ -257,7 +259,14 @@ class Tuning:
     def _score(self, task: TaskRun, measure: Sequence[Any]) -> Any:
         if not measure or len(self._around.model.samples) == 0:
             return None
-        return self._around.model.predict(candidate_features(task.context, measure), task.planned.cluster)
+        return self._around.model.predict(self._features(task, measure), task.planned.cluster)
+
+    def _features(self, task: TaskRun, measures: Sequence[Any]) -> Floats:
+        """Their features; those that were extracted in this round, to rank them, are not extracted again to learn from them."""
+        missing = [measure for measure in measures if id(measure) not in self._rows]
+        rows = candidate_features(task.context, missing)
+        self._rows.update({id(measure): (measure, row) for measure, row in zip(missing, rows, strict=True)})
+        return np.stack([self._rows[id(measure)][1] for measure in measures])
 
     def _measure(self, task: TaskRun, candidates: Sequence[Candidate]) -> None:
         """Build all, then run one after the other; each result tells how long the next may take."""
