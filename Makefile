@@ -25,7 +25,7 @@ demo: $(STAMP)  ## Tune version v1 of a network, then v2 from what v1 taught; un
 	@echo
 	$(BIN)/bcd-registry tune --model v2
 
-# On Linux PyPI's torch brings CUDA: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves some gigabytes.
+# On Linux the default torch brings CUDA; with an index of CPU builds in PIP_EXTRA_INDEX_URL it is some gigabytes less.
 $(BENCH_STAMP): $(STAMP)
 	@echo "installing torch and transformers into $(VENV): some minutes, 1 GB"
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS),bench]'

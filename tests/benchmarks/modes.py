@@ -47,7 +47,9 @@ def run_mode(mode: str, job: Job) -> Result:
     threads = use_threads(threads_of(resolve_target(job.second.target)))  # before the first kernel, which starts them
     with light_share(job.light_share), PeakMemory() as memory:
         result = MODES[mode](job)
-    return dataclasses.replace(result, wall_s=time.monotonic() - began, peak_rss_bytes=memory.peak_bytes, facts={**facts(), "threads": threads})
+    return dataclasses.replace(
+        result, wall_s=time.monotonic() - began, peak_rss_bytes=memory.peak_bytes, facts={**facts(), "threads": threads}
+    )
 
 
 def main() -> None:

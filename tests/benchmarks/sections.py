@@ -213,6 +213,7 @@ def _facts(result: Result) -> str:
     facts = result.facts
     versions = ", ".join(f"{name} {version}" for name, version in sorted(facts.get("versions", {}).items()))
     seeds = ", ".join(map(str, PAIRS[result.pair].seeds)) if result.pair in PAIRS else str(result.seed)
-    machine = f"{facts.get('threads')} threads on {facts.get('cores')} cores of {facts.get('cpu')}, {facts.get('memory_gib')} GiB, {facts.get('system')}"
+    cores = f"{facts.get('threads')} threads on {facts.get('cores')} cores of {facts.get('cpu')}"
+    machine = f"{cores}, {facts.get('memory_gib')} GiB, {facts.get('system')}"
     when = f"{facts.get('date', 'no date')}, revision {facts.get('revision', 'unknown')}"
     return f"{when}: {machine}, Python {facts.get('python')}, {versions}; seeds {seeds}"
