@@ -151,7 +151,11 @@ def end_to_end_section(table: Table) -> str:
             figures = [f"{medians[name]:.3g}" if name in medians else "-" for name in names]
             rows.append((pair, f"({best_mode(table, pair)})", *figures, _by_mode(table, pair)))
     header = ("network", "mode", "untuned ms", "tuned ms", "onnxruntime ms", "PyTorch eager ms", "tuned by (a), (b), (e), ms")
-    return section("End to end", as_table(header, rows), "Medians, measured in turns in one process, a thread for each core.")
+    return section(
+        "End to end",
+        as_table(header, rows),
+        "Medians, measured in turns in one process, a thread for each core; PyTorch on one thread where that is faster.",
+    )
 
 
 def _by_mode(table: Table, pair: str) -> str:
