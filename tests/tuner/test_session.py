@@ -41,7 +41,7 @@ def write_network(path: Path, *, channels: int, classes: int, clipped: bool = Fa
     weights = [
         weight("w1", 8, 4, 3, 3),
         weight("w2", channels, 8, 3, 3),
-        weight("w3", channels * 144, classes),
+        weight("w3", channels * 576, classes),
         weight("bias", classes),
     ]
     if clipped:
@@ -49,7 +49,7 @@ def write_network(path: Path, *, channels: int, classes: int, clipped: bool = Fa
     graph = helper.make_graph(
         nodes,
         "tiny",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 12, 12])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 24, 24])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, classes])],
         weights,
     )

@@ -28,6 +28,20 @@ with WarmPool(resolve_target("native"), n_workers=1, lock_path=Path(sys.argv[1])
     print(*pool.pids, flush=True)
     pool.call_runner([(time.sleep, (300,))], 300)
 """
+# A signal that another thread takes wakes no wait of the main thread, like one that comes just before that wait.
+_SIGNAL_ELSEWHERE = """
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from pathlib import Path
+from bcd_tuner.targets import resolve_target
+from bcd_tuner.workers import WarmPool
+with WarmPool(resolve_target("native"), n_workers=1, lock_path=Path(sys.argv[1])) as pool:
+    pool.call_builder(abs, (-1,), 60)
+    take = lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+    threading.Timer(2.0, take).start()
+    print(*pool.pids, flush=True)
+    pool.call_runner([(time.sleep, (300,))], 300)
+"""
 _WITHOUT_CLOSE = """
 import sys
 from pathlib import Path
@@ -87,6 +101,17 @@ def test_ctrl_c_leaves_neither_worker_nor_file(
     process.wait(15)
     assert_gone(workers)
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_signal_that_wakes_no_wait_is_seen_all_the_same(tmp_path: Path) -> None:
+    with start(_SIGNAL_ELSEWHERE, tmp_path) as process:
+        assert process.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+    assert_gone(workers)
 
 
 def test_workers_ignore_ctrl_c(parent: tuple[subprocess.Popen[str], list[psutil.Process]]) -> None:

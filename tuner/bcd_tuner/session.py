@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,9 +42,6 @@ from .summary import Clock, build_report
 from .targets import canonical_target, resolve_target, usable_cores, use_threads
 from .tracking import Tracker
 from .workers import WarmPool
-
-_SLOWER = 1.03
-"""A tuned network is published unless its median is above the untuned one's by more than this: less is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +250,7 @@ class _Run:
         if not outcome.equal:
             self._notes.append(f"nothing was published: the tuned network's output differs, {outcome.worst}")
             return
-        if statistics.median(outcome.tuned_s) > _SLOWER * statistics.median(outcome.untuned_s):
+        if outcome.slower:
             self._notes.append("nothing was published: the tuned network is slower than the untuned one, which should be used")
             return
         with self._registry_trouble_is_a_note():

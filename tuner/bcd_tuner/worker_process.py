@@ -100,6 +100,8 @@ class WorkerProcess:
             )
         self._pipe, self._ready, self._calls = ours, False, 0
         self.n_started += 1
+        if self._closed.is_set():  # killed while it started, when there was no process yet to kill
+            _kill_group(self._process)
 
     def wait_ready(self) -> None:
         """Waits until the process has imported what it needs; one that died unused is replaced.

@@ -12,11 +12,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import tvm
@@ -33,7 +33,10 @@ from bcd_tuner.targets import target_json, usable_cores
 from bcd_tuner.worker_jobs import ArgInfo, Evaluation
 from bcd_tuner.worker_process import JobError, WorkerProcess, WorkerSpec
 
+T = TypeVar("T")
+
 _GIB = 1 << 30
+_LONGEST_WAIT_S = 1.0
 
 REPEAT = 3
 """Timed samples for each measurement, by default."""
@@ -194,7 +197,7 @@ class WarmPool:
             JobError: It failed.
         """
         with self._used():
-            return self._builders[0].submit(function, args, timeout_s).result()
+            return _wait(self._builders[0].submit(function, args, timeout_s))
 
     def _build_arguments(self, job: BuildJob) -> tuple[Any, ...]:
         folder = self._scratch.path / f"{next(self._numbers):06d}"
@@ -209,7 +212,7 @@ class WarmPool:
         drains = [lane.drain(waiting, calls, results, self.build_timeout_s) for lane in self._builders]
         try:
             for drain in drains:
-                drain.result()
+                _wait(drain)
         except BaseException:
             _empty(waiting)
             raise
@@ -265,7 +268,7 @@ class _Lane:
         return self._thread.submit(self.worker.call, function, args, timeout_s)
 
     def wait_ready(self) -> None:
-        self._thread.submit(self.worker.wait_ready).result()
+        _wait(self._thread.submit(self.worker.wait_ready))
 
     def drain(
         self, waiting: queue.SimpleQueue[int], calls: Sequence[Any], results: list[Any], timeout_s: float
@@ -305,9 +308,17 @@ def _empty(waiting: queue.SimpleQueue[int]) -> None:
             waiting.get_nowait()
 
 
+def _wait(future: Future[T]) -> T:
+    """Its result. A signal that comes just before a wait begins does not end that wait, so none is long."""
+    while True:
+        done, _ = wait([future], timeout=_LONGEST_WAIT_S)
+        if done:
+            return future.result()
+
+
 def _value_or_error(future: Future[Any]) -> Any:
     try:
-        return future.result()
+        return _wait(future)
     except JobError as error:
         return error
 
