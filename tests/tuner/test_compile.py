@@ -11,7 +11,10 @@ import pytest
 from bcd_tuner import compile as compile_module
 from bcd_tuner.compile import NetworkCheck, check_network
 
-CALM, DISTURBED = [(0.004, 0.004), (0.001, 0.001)], [(0.004, 0.004), (0.02, 0.02)]
+Timings = list[tuple[float, ...]]
+
+CALM: Timings = [(0.004, 0.004), (0.001, 0.001)]
+DISTURBED: Timings = [(0.004, 0.004), (0.02, 0.02)]
 
 
 class Program:
@@ -27,7 +30,7 @@ class Program:
         return lambda: None
 
 
-def check(monkeypatch: pytest.MonkeyPatch, *timings: list[tuple[float, ...]], tuned: float = 1.0) -> NetworkCheck:
+def check(monkeypatch: pytest.MonkeyPatch, *timings: Timings, tuned: float = 1.0) -> NetworkCheck:
     """A check whose timings come out as given."""
     coming = iter(timings)
     monkeypatch.setattr(compile_module, "time_in_turns", lambda calls: next(coming))
