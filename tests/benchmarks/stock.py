@@ -27,7 +27,7 @@ from bcd_tuner.light_import import import_intrinsics
 from bcd_tuner.networks import ImportedNetwork
 from bcd_tuner.plan import depths_of
 from bcd_tuner.prepare import read_and_lower
-from bcd_tuner.rounds import _CUTOFF, _GOOD
+from bcd_tuner.rounds import _CUTOFF
 from bcd_tuner.search import latency_of
 from bcd_tuner.subgraph import workload_of
 from bcd_tuner.targets import resolve_target, usable_cores
@@ -147,8 +147,8 @@ class NotingRunner(PyRunner):  # type: ignore[misc]
         self._n_before = n_built
 
     def _measure(self, item: RunnerInput, best_s: float | None) -> RunnerResult:
-        limits = (_CUTOFF * best_s, _GOOD * best_s) if best_s else (None, None)
-        [times] = self.pool.run([RunJob(str(item.artifact_path), args_of(item.args_info))], *limits)
+        cutoff_s = _CUTOFF * best_s if best_s else None
+        [times] = self.pool.run([RunJob(str(item.artifact_path), args_of(item.args_info))], cutoff_s, best_s)
         return RunnerResult(None, times.message) if isinstance(times, JobError) else RunnerResult(times, None)
 
     def _task_of(self, artifact: str) -> tuple[int, dict[str, Any]]:

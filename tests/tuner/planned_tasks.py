@@ -12,11 +12,17 @@ ENVIRONMENT = hex_of("environment")
 
 
 def make_task(
-    name: str, *, cluster: str = "", extents: tuple[int, ...] = (16, 32, 64), weight: int = 1, flops: float = 1e6
+    name: str,
+    *,
+    op: str = "",
+    cluster: str = "",
+    extents: tuple[int, ...] = (16, 32, 64),
+    weight: int = 1,
+    flops: float = 1e6,
 ) -> Task:
     """A task whose cost is its operations."""
     workload = make_workload(name, cluster=cluster or name, extents=extents)
-    return Task(name, replace(workload, flops=flops), weight)
+    return Task(name, replace(workload, flops=flops, op=op or workload.op), weight)
 
 
 def cold(task: Task) -> Match:

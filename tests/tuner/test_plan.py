@@ -32,6 +32,21 @@ def test_light_tasks_get_a_quarter_and_at_least_four_when_there_are(trials: int,
     assert set(depths.values()) == {trials, light}
 
 
+@pytest.mark.parametrize(
+    ("flops", "expected"),
+    [
+        ((1e9, 1e9), (8, 8)),
+        ((3e9, 1e9), (16, 8)),
+        ((1e10, *(1e9,) * 5), (32, *(8,) * 4, 4)),
+        ((1e12, *(4e10,) * 20), (32, *(8,) * 16, *(4,) * 4)),
+    ],
+)
+def test_the_costliest_are_searched_two_or_four_times_deeper(flops: tuple[float, ...], expected: tuple[int, ...]) -> None:
+    tasks = [make_task(f"t{i}", flops=f) for i, f in enumerate(flops)]
+    depths = depths_of(tasks, 8)
+    assert sorted((depths[t.workload.key] for t in tasks), reverse=True) == list(expected)
+
+
 def test_depths_are_the_same_in_any_order_and_on_every_run() -> None:
     assert depths_of(NETWORK, 32) == depths_of(NETWORK[::-1], 32) == depths_of(list(NETWORK), 32)
 

@@ -112,7 +112,8 @@ def test_it_always_ends_with_what_was_granted_or_flat_curves(grades: list[Grade]
     play(runs, n, saved)
     assert all(run.finished for run in runs)
     for run in runs:
-        assert run.trials == run.planned.trials or "would not be seen" in run.notes[-1]
+        granted = run.planned.depth if any("slow for its size" in note for note in run.notes) else run.planned.trials
+        assert run.trials == granted or "would not be seen" in run.notes[-1]
 
 
 def test_a_task_whose_rounds_no_longer_count_is_stopped() -> None:
@@ -124,6 +125,19 @@ def test_a_task_whose_rounds_no_longer_count_is_stopped() -> None:
     assert order.count("tiny") == 1
     assert runs[1].notes == ["stopped after 8 of 64 trials: more would not be seen in the network"]
     assert runs[1].finished
+
+
+def test_a_task_that_is_slow_for_its_size_gets_the_trials_of_a_search_from_nothing() -> None:
+    tasks = [make_task(f"t{i}", op="conv2d+add", flops=1e9) for i in range(4)] + [make_task("other", op="mean", flops=1e9)]
+    matches = [*(exact(t) for t in tasks[:3]), known(tasks[3], Grade.CLUSTER), known(tasks[4], Grade.CLUSTER)]
+    runs = runs_of(tasks, matches)
+    for run in runs[:3]:
+        run.record = own_record(run.planned.task, run_times_s=(1e-3,), state=RecordState.PUBLISHED)
+    for run in runs[3:]:
+        run.untuned_s = 10e-3
+    play(runs, n=16, saved=0.5)
+    assert [run.trials for run in runs] == [0, 0, 0, 32, 16]
+    assert runs[3].notes == ["slow for its size: 16 trials more than planned"]
 
 
 def test_a_task_whose_priors_misled_gets_a_search_from_nothing_and_a_fifth_more() -> None:

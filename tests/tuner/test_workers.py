@@ -120,6 +120,16 @@ def test_a_slow_program_is_given_up_after_the_cutoff(pool: WarmPool) -> None:
     assert len(times) == 1
 
 
+@pytest.mark.parametrize(("best_s", "n_samples"), [(None, 3), (1e-9, 1), (1.0, 6)])
+def test_what_is_far_from_the_best_is_sampled_once_and_what_beats_it_twice_as_often(
+    pool: WarmPool, best_s: float | None, n_samples: int
+) -> None:
+    built = pool.build([BuildJob(programs.matmul)])
+    [times] = pool.run([RunJob(str(built[0]), arguments_of(programs.matmul, without_rewrite=True))], best_s=best_s)
+    assert isinstance(times, tuple)
+    assert len(times) == n_samples
+
+
 def test_artifacts_do_not_pile_up(pool: WarmPool) -> None:
     built = pool.build([BuildJob(programs.scale)])
     artifact = Path(str(built[0]))

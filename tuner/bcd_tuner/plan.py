@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bcd_registry.model import Grade, Match, Prior, PriorSource, RecordState, RunSummary, Task
 
-from .clustering import group_by_cluster, heavy_tasks, representative
+from .clustering import expected_untuned_s, group_by_cluster, heavy_tasks, representative
 from .report import Plan, TaskPlan
 
 UNTUNED_SKETCH = "untuned"
@@ -23,7 +23,9 @@ _SHARE_OF_DEPTH: Mapping[Grade, float] = {
     Grade.COLD: 1.0,
 }
 _LIGHT_SHARE = 0.25
-_MIN_TRIALS = 4
+_LEAST_DEPTH = 4
+_LEAST_TRIALS = 2
+_MOST_DOUBLINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,20 @@ class PlannedTask:
 def depths_of(tasks: Sequence[Task], trials: int) -> dict[str, int]:
     """Trials for each task if it were searched from nothing, by workload key.
 
-    Those that make up 90% of the expected untuned time get `trials`, the others a quarter of that. The expectation is made from
-    operation counts, so the same network gets the same depths on every run and machine.
+    Those that make up 90% of the expected untuned time get `trials`, and twice or four times as many where one's share is about
+    twice or four times the mean of theirs. The others get a quarter. The expectation is made from operation counts, so the same
+    network gets the same depths on every run and machine.
     """
     heavy = heavy_tasks(tasks)
-    light = min(trials, max(_MIN_TRIALS, math.ceil(trials * _LIGHT_SHARE)))
-    return {t.workload.key: trials if t.workload.key in heavy else light for t in tasks}
+    costs = {t.workload.key: t.weight * expected_untuned_s(t.workload) for t in tasks}
+    mean = math.fsum(costs[key] for key in heavy) / max(1, len(heavy))
+    light = min(trials, max(_LEAST_DEPTH, math.ceil(trials * _LIGHT_SHARE)))
+    return {key: trials * _times_deeper(cost / mean) if key in heavy else light for key, cost in costs.items()}
+
+
+def _times_deeper(share: float) -> int:
+    """The power of two nearest to a task's share of the mean: coarse, so that another version of the network asks the same."""
+    return 1 << min(_MOST_DOUBLINGS, max(0, round(math.log2(share))))
 
 
 def plan_tasks(
@@ -90,7 +100,7 @@ def plan_tasks(
 
 
 def _plan_known(task: Task, match: Match, depth: int, cluster: str) -> PlannedTask:
-    trials = max(_MIN_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
+    trials = max(_LEAST_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
     if match.grade is Grade.EXACT:
         trials = 0
     elif spent := _spent(match):
@@ -109,7 +119,7 @@ def _spent(match: Match) -> int:
 def _plan_sibling(planned: PlannedTask, leader: str | None) -> PlannedTask:
     if leader is None or leader == planned.task.workload.key or planned.match.grade not in (Grade.COLD, Grade.ANCHOR):
         return planned
-    trials = min(planned.depth, max(_MIN_TRIALS, math.ceil(planned.depth * _SHARE_OF_DEPTH[Grade.CLUSTER])))
+    trials = min(planned.depth, max(_LEAST_TRIALS, math.ceil(planned.depth * _SHARE_OF_DEPTH[Grade.CLUSTER])))
     source = planned.prior if planned.priors else PriorSource.RUN
     return dataclasses.replace(planned, trials=trials, prior=source, waits_for=leader)
 

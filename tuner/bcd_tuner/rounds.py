@@ -38,7 +38,6 @@ _FROM_LEADER = 4
 _FROM_MATE = 2
 _N_MATES = 2
 _CUTOFF = 6.0
-_GOOD = 1.25
 _SEED_BYTES = 12
 
 
@@ -183,8 +182,8 @@ class Tuning:
         self._search_s += self._around.clock() - began
         task.trials += len(candidates)
         self.trials += len(candidates)
+        task.exhausted = len(candidates) < wanted
         task.after_round(len(candidates), before)
-        task.finished = task.finished or len(candidates) < wanted
         self._refute(task)
         self._keep(task, candidates)
 
@@ -277,8 +276,8 @@ class Tuning:
             candidate.latency_s = math.inf
             if isinstance(artifact, JobError):
                 continue
-            limits = (_CUTOFF * best_s, _GOOD * best_s) if best_s else (None, None)
-            [times] = pool.run([RunJob(artifact, args_of(measure.args_info))], *limits)
+            cutoff_s = _CUTOFF * best_s if best_s else None
+            [times] = pool.run([RunJob(artifact, args_of(measure.args_info))], cutoff_s, best_s)
             if not isinstance(times, JobError):
                 candidate.run_times_s, candidate.latency_s = times, statistics.median(times)
                 best_s = min(best_s or math.inf, candidate.latency_s)

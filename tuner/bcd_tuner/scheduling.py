@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ _SECOND_PROMISE: Mapping[Grade, float] = {
 ROUND = 8
 """Candidates measured in a round at most."""
 
-_FIRST_ROUND = 4
+_FIRST_ROUND = 2
 _LEAST_TRIALS = 8
 _LEAST_PROMISE = 0.01
 _FLAT = 2e-4
@@ -42,6 +43,9 @@ _WASTE = 0.2
 _NOISE = 0.05
 _HOPELESS = 0.25
 _SIBLING_SHARE = 0.5
+_SLOW = 0.35
+_IN_REACH = 0.4
+_LEAST_PEERS = 4
 
 
 @dataclass(slots=True)
@@ -56,6 +60,8 @@ class TaskRun:
         untuned_s: Measured latency of the untuned program, seconds.
         promise: Share of its latency that the next round is expected to save.
         granted: Trials that it may use.
+        dry: Rounds in a row that saved next to nothing.
+        exhausted: Its space holds nothing more.
         finished: Nothing more is to be searched: the trials are spent, the space is exhausted or the curve is flat.
         refuted: The registry was told that its priors misled.
         record: The record that is used at the end; None for the untuned program.
@@ -71,6 +77,8 @@ class TaskRun:
     untuned_s: float | None = None
     promise: float = 0.0
     granted: int = field(init=False)
+    dry: int = 0
+    exhausted: bool = False
     finished: bool = False
     refuted: bool = False
     record: TuningRecord | None = None
@@ -129,14 +137,15 @@ class TaskRun:
         """
         after_s = self.best_s
         saved = 1.0 - after_s / before_s if before_s and after_s else None
+        self.dry = 0 if after_s and (saved is None or saved > _NOISE) else self.dry + 1
         if self.trials == n_trials:
             grade = Grade.CLUSTER if self.planned.waits_for else self.planned.match.grade
-            self.promise = _SECOND_PROMISE[grade] * (1.0 if after_s and (saved is None or saved > _NOISE) else _HOPELESS)
+            self.promise = _SECOND_PROMISE[grade] * (_HOPELESS if self.dry else 1.0)
         else:
             self.promise = max(_LEAST_PROMISE, 0.5 * (saved or 0.0) + 0.3 * self.promise)
         if self.search is not None and self.search.misled:
             self.granted = self.planned.trials_if_misled(_WASTE)
-        self.finished = self.finished or self.trials >= self.granted
+        self.finished = self.finished or self.exhausted or self.trials >= self.granted
 
 
 class Schedule:
@@ -153,6 +162,7 @@ class Schedule:
     def next_task(self) -> TaskRun | None:
         """The runnable task with the largest expected saving of the network's latency for a second; None at the end."""
         scale = self._scale()
+        self._grant_slow()
         self._stop_flat(scale)
         ready = [run for run in self._runs if run.left and not self._waits(run)]
         return max(ready, key=lambda run: self._gain(run, scale) / self._cost_s(run), default=None)
@@ -174,6 +184,31 @@ class Schedule:
         """Trials that the run may still use."""
         return sum(run.left for run in self._runs)
 
+    def _grant_slow(self) -> None:
+        """A task that spent its trials and is far slower for its size than its peers gets those of a search from nothing."""
+        for run in self._runs:
+            spent = run.finished and not run.exhausted and run.granted <= run.trials < run.planned.depth
+            if spent and run.trials and self._slack(run) > _SLOW:
+                run.notes.append(f"slow for its size: {run.planned.depth - run.granted} trials more than planned")
+                run.granted, run.finished = run.planned.depth, False
+
+    def _slack(self, run: TaskRun) -> float:
+        """Share of its latency that goes if it becomes as fast for its size as the best third of its peers; 0 when unknown.
+
+        Peers are the tasks with its main operator, those reused included, as far as their latencies are known. The third is one
+        of their expected time: what small ones lose to the start of threads says nothing of the others.
+        """
+        sized = sorted(
+            (best_s / _expected_s(peer), peer.weight * _expected_s(peer))
+            for peer in self._runs
+            if (best_s := peer.best_s) is not None and _main_operator(peer) == _main_operator(run)
+        )
+        if run.best_s is None or len(sized) < _LEAST_PEERS:
+            return 0.0
+        costs = list(itertools.accumulate(cost for _, cost in sized))
+        good = next(ratio for (ratio, _), cost in zip(sized, costs, strict=True) if cost >= costs[-1] / 3)
+        return max(0.0, 1.0 - good * _expected_s(run) / run.best_s)
+
     def _stop_flat(self, scale: float) -> None:
         """Tasks that had their say and whose next round promises next to nothing for the network are finished."""
         total = sum(_latency(run, scale) for run in self._runs)
@@ -189,8 +224,12 @@ class Schedule:
 
     def _gain(self, run: TaskRun, scale: float) -> float:
         followers = [r for r in self._runs if r.planned.waits_for == run.key and not r.finished]
-        own = _saving(run, scale)
-        return own + _SIBLING_SHARE * sum(_saving(r, scale) for r in followers)
+        return self._saving(run, scale) + _SIBLING_SHARE * sum(self._saving(r, scale) for r in followers)
+
+    def _saving(self, run: TaskRun, scale: float) -> float:
+        """Expected seconds that the next round saves: by its own curve, and by what its peers show to be in reach."""
+        promise = max(run.promise, _IN_REACH * 0.5**run.dry * self._slack(run)) if run.trials else run.promise
+        return _latency(run, scale) * promise
 
     def _cost_s(self, run: TaskRun) -> float:
         """Expected seconds of the task's next round."""
@@ -198,14 +237,18 @@ class Schedule:
 
     def _scale(self) -> float:
         """Measured over expected latency of the untuned programs seen so far: the machine's own speed."""
-        ratios = [r.untuned_s / expected_untuned_s(r.planned.task.workload) for r in self._runs if r.untuned_s]
+        ratios = [r.untuned_s / _expected_s(r) for r in self._runs if r.untuned_s]
         return statistics.median(ratios) if ratios else 1.0
 
 
-def _saving(run: TaskRun, scale: float) -> float:
-    return _latency(run, scale) * run.promise
+def _main_operator(run: TaskRun) -> str:
+    return run.planned.task.workload.op.partition("+")[0]
+
+
+def _expected_s(run: TaskRun) -> float:
+    return expected_untuned_s(run.planned.task.workload)
 
 
 def _latency(run: TaskRun, scale: float) -> float:
     """Seconds of the network that go to the task now, as far as they are known."""
-    return run.weight * (run.best_s or run.known_s or expected_untuned_s(run.planned.task.workload) * scale)
+    return run.weight * (run.best_s or run.known_s or _expected_s(run) * scale)

@@ -29,6 +29,7 @@ _MAX_SEED = 2**31 - 1
 _ENUMERABLE = 24
 _DRY_ATTEMPTS = 6
 _ANCHOR_CONTROL = 2.0
+_LEAST_WITH_CONTROL = 3
 _FAR = 8.0
 """Distance in octaves beyond which priors weigh the same; that of another number of loops is infinite."""
 
@@ -153,6 +154,7 @@ class TaskSearch:
         self._enumerated = self._enumerate()
         self._sigmas = SigmaSchedule(0.0)
         self._carry: list[Seed] = []
+        self._carried_over: list[Candidate] = []
         self._seeds_by_id: dict[str, Seed] = {}
         self._given: list[Prior] = []
         self._anchored = False
@@ -201,11 +203,10 @@ class TaskSearch:
         """
         if self._enumerated is not None:
             return self._pick_enumerated(n, score)
-        carried = self._realize(self._take_carry(n // 2))
-        wanted = n - len(carried)
-        n_control = wanted if not self._can_diffuse else math.ceil(self._control_share * wanted)
-        diffused = self._pick(self._draw_diffused, wanted - n_control, score)
-        control = self._pick(self._draw_control, wanted - len(diffused), score)
+        n_control = n if not self._can_diffuse else math.ceil(self._control_share * n) if n >= _LEAST_WITH_CONTROL else 0
+        carried = self._carry_over(min(n - n_control, math.ceil(n / 2)), score)
+        diffused = self._pick(self._draw_diffused, n - n_control - len(carried), score)
+        control = self._pick(self._draw_control, n - len(carried) - len(diffused), score)
         return [*carried, *diffused, *control]
 
     @property
@@ -220,7 +221,7 @@ class TaskSearch:
     def _pick_enumerated(self, n: int, score: Scorer) -> list[Candidate]:
         """The priors carried over, then the best by the cost model of what is left of a small space."""
         assert self._enumerated is not None
-        carried = self._realize(self._take_carry(n))
+        carried = self._carry_over(n, score)
         others = self._keep(self._ranked(self._realize(self._enumerated), n - len(carried), score), n - len(carried))
         return [*carried, *others]
 
@@ -264,13 +265,19 @@ class TaskSearch:
         self.misled = tuple(Misled(prior, ratio) for prior in self._given)
         self._seeds_by_id.clear()
         self._carry.clear()
+        self._carried_over.clear()
         self._given.clear()
         self.notes.append(f"its priors misled ({ratio:.2f}x slower than undiffused): ordinary search took over")
 
-    def _take_carry(self, n: int) -> list[Draw]:
-        """The next `n` priors as they are, each once: no noise, but this workload's extents."""
-        taken, self._carry = self._carry[:n], self._carry[n:]
-        return [(seed.space, self._carried(seed), 0.0, seed.parent_id) for seed in taken]
+    def _carry_over(self, n: int, score: Scorer) -> list[Candidate]:
+        """Priors as they are, each once: no noise, but this workload's extents. The cost model chooses which come first."""
+        if self._carry:
+            draws = [(seed.space, self._carried(seed), 0.0, seed.parent_id) for seed in self._carry]
+            self._carried_over += self._realize(draws)
+            self._carry.clear()
+        ranked = self._ranked(self._carried_over, n, score)
+        self._carried_over = ranked[n:]
+        return ranked[:n]
 
     def _carried(self, seed: Seed) -> tuple[Decision | None, ...]:
         """A prior's decisions moved to this workload's extents, without noise."""

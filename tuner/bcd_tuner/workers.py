@@ -168,7 +168,7 @@ class WarmPool:
             return self._spread(calls)
 
     def run(
-        self, jobs: Sequence[RunJob], cutoff_s: float | None = None, good_s: float | None = None
+        self, jobs: Sequence[RunJob], cutoff_s: float | None = None, best_s: float | None = None
     ) -> list[tuple[float, ...] | JobError]:
         """Times artifacts one after the other; for each the seconds of one run, a figure a sample.
 
@@ -176,9 +176,9 @@ class WarmPool:
 
         Args:
             cutoff_s: A program whose first run takes longer is given up, with that one time as its result.
-            good_s: A program whose first sample is slower than this gets no further samples.
+            best_s: The time to beat: what is far slower is sampled once, what beats it twice as often.
         """
-        evaluation = replace(self.evaluation, cutoff_s=cutoff_s, good_s=good_s)
+        evaluation = replace(self.evaluation, cutoff_s=cutoff_s, best_s=best_s)
         calls = [(worker_jobs.run, (job.artifact, job.args_info, evaluation)) for job in jobs]
         results: list[tuple[float, ...] | JobError] = self.call_runner(calls, self.run_timeout_s)
         for job in jobs:
