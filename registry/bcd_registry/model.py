@@ -337,6 +337,37 @@ class RunSummary:
     report: Json
 
 
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    """What a store knows of a blob without reading it.
+
+    Attributes:
+        size: Bytes as stored.
+        modified_at: Unix seconds when it was last put, by the store's own clock.
+    """
+
+    digest: str
+    size: int
+    modified_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on something alone for a while.
+
+    Attributes:
+        name: What it is for: for example an environment and a cluster.
+        holder: Who has it: a run's id.
+        token: Grows each time that it goes to another holder; a write with an older one is refused.
+        expires_at: Unix seconds by the catalog's own clock, after which anybody may take it.
+    """
+
+    name: str
+    holder: str
+    token: int
+    expires_at: float
+
+
 def as_tuples(value: Json) -> Json:
     """JSON lists as nested tuples, so that decisions read back compare equal."""
     return tuple(as_tuples(v) for v in value) if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from .model import (
+    BlobInfo,
     CostModelSnapshot,
     Environment,
+    Lease,
     NetworkVersion,
     RecordState,
     Refutation,
@@ -29,6 +31,8 @@ class BlobStore(Protocol):
     def put(self, data: bytes) -> str:
         """Store `data` and return its digest. Appears whole or not at all; storing it again is a success.
 
+        What is there already counts as put now, see `BlobInfo.modified_at`, at least when that was longer ago than an hour.
+
         Raises:
             Conflict: The digest is taken by other bytes (a damaged blob).
         """
@@ -47,8 +51,8 @@ class BlobStore(Protocol):
     def delete(self, digest: str) -> None:
         """Remove the blob; removing what is not there is a success."""
 
-    def iter_digests(self) -> Iterator[str]:
-        """Every digest stored, in no promised order, lazily."""
+    def iter_blobs(self) -> Iterator[BlobInfo]:
+        """Every blob stored, in no promised order, lazily."""
 
 
 class Catalog(Protocol):
@@ -95,10 +99,39 @@ class Catalog(Protocol):
             NotFound: There is none.
         """
 
-    def add_records(self, records: Sequence[TuningRecord], trace_digests: Sequence[str]) -> None:
+    def delete_network(self, name: str, version: str) -> None:
+        """Remove a version and its tasks; its workloads and their records stay.
+
+        Raises:
+            NotFound: There is none.
+            Conflict: It is pinned.
+        """
+
+    def pin_network(self, name: str, version: str) -> None:
+        """Keep the records of its workloads and the version itself; pinning it again is a success.
+
+        Raises:
+            NotFound: There is none.
+        """
+
+    def unpin_network(self, name: str, version: str) -> None:
+        """Undo `pin_network`; unpinning what is not pinned is a success."""
+
+    def list_pins(self) -> set[tuple[str, str]]:
+        """Name and version of every pinned network."""
+
+    def add_records(
+        self, records: Sequence[TuningRecord], trace_digests: Sequence[str], *, fences: Sequence[Lease] = ()
+    ) -> None:
         """Store records whose traces lie in blobs of the given digests, all of them or none.
 
         A record of the same id is replaced when the new state is further on, or when it is in the same state.
+
+        Args:
+            fences: Leases that the writer believes to hold.
+
+        Raises:
+            Conflict: One of the fences went to another holder; then nothing is stored.
         """
 
     def set_record_states(self, ids: Sequence[str], state: RecordState, reason: str) -> None:
@@ -159,3 +192,30 @@ class Catalog(Protocol):
 
     def named_blobs(self) -> set[str]:
         """Digests that some row names."""
+
+    def beaten_records(self, keep: int) -> list[str]:
+        """Ids of the records that `keep` better ones of their workload and environment beat.
+
+        Better is a further state, then a lower median. Records of workloads that a pinned network names are never among them,
+        nor are quarantined ones counted.
+        """
+
+    def remove_records(self, ids: Sequence[str]) -> None:
+        """Remove records and what was refuted of them; removing what is not there is a success."""
+
+    def count_rows(self) -> Mapping[str, int]:
+        """How many rows there are: `environments`, `workloads`, `clusters`, `networks`, `pins`, `refutations`, `cost_models`,
+        `runs`, and the records by state: `measured`, `checked`, `published`, `quarantined`.
+        """
+
+    def acquire_lease(self, name: str, holder: str, ttl_s: float) -> Lease | None:
+        """Take the lease unless another holder has it and it has not expired; None when it is taken.
+
+        A holder that asks again gets its own lease, renewed, with the same token.
+        """
+
+    def renew_lease(self, lease: Lease, ttl_s: float) -> Lease | None:
+        """The same lease for longer; None when it went to another holder. One that expired and was not taken is renewed."""
+
+    def release_lease(self, lease: Lease) -> None:
+        """Give it back, so that the next one need not wait until it expires; one that went to another is left alone."""

@@ -16,7 +16,7 @@ from .tables import VERSION_TABLE, metadata
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0002"
+HEAD = "0003"
 """The revision that this release reads and writes; a test compares it with the newest migration."""
 
 

@@ -5,7 +5,20 @@ Column types are those that SQLite and PostgreSQL share. JSON is canonical text:
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Column, Double, ForeignKey, ForeignKeyConstraint, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
 
 DIGEST_LENGTH = 64
 """Hex digits of a SHA-256 digest."""
@@ -127,4 +140,21 @@ runs = Table(
     Column("created_at", Double, nullable=False, index=True),
     Column("report", Text, nullable=False),
     Index("ix_bcd_runs_network_version", "network", "version"),
+)
+
+pins = Table(
+    "bcd_pins",
+    metadata,
+    Column("network", Text, primary_key=True),
+    Column("version", Text, primary_key=True),
+    Column("created_at", Double, nullable=False),
+)
+
+leases = Table(
+    "bcd_leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("expires_at", Double, nullable=False),
 )
