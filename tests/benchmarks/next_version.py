@@ -3,7 +3,7 @@
 For each seed: v1 into an empty registry, then v2 from that registry (warm), and v2 into an empty registry (alone). The target
 is the estimated latency that v2 alone has at the end of its budget; the figure is when each of the two reaches it.
 
-    .venv/bin/python -m tests.benchmarks.next_version --v1 v1 --v2 v2 --seeds 0 1 2 --output next_version.jsonl
+    .venv/bin/python -m tests.benchmarks.next_version --seeds 0 1 2 --trials 32 8 --output next_version.jsonl
 
 Run it with nothing else on the machine. A seed whose line is in the output already is not run again.
 """
@@ -60,15 +60,16 @@ def compare(warm: Json, alone: Json) -> Json:
     }
 
 
-def one_seed(v1: str, v2: str, seed: int, more: Sequence[str]) -> Json:
+def one_seed(v1: str, v2: str, seed: int, trials: Sequence[int]) -> Json:
     """Three runs, two registries that are thrown away. Which of the two v2 runs goes first alternates with the seed."""
     with tempfile.TemporaryDirectory() as folder:
         taught, empty = Path(folder, "taught"), Path(folder, "empty")
-        first = tune(v1, taught, seed, more)
+        budgets = [("--trials", str(n)) for n in trials]
+        first = tune(v1, taught, seed, budgets[0])
         runs = [("warm", taught), ("alone", empty)]
-        reports = {name: tune(v2, home, seed, more) for name, home in (runs if seed % 2 == 0 else reversed(runs))}
+        reports = {name: tune(v2, home, seed, budgets[1]) for name, home in (runs if seed % 2 == 0 else reversed(runs))}
     summary = compare(reports["warm"], reports["alone"])
-    return {"seed": seed, **summary, "reports": {"v1": first, **reports}}
+    return {"seed": seed, "trials": list(trials), **summary, "reports": {"v1": first, **reports}}
 
 
 def median_and_range(values: Sequence[float]) -> str:
@@ -83,13 +84,13 @@ def main() -> None:
     parser.add_argument("--v2", default="v2")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("more", nargs="*", help="further options of tune, after --")
+    parser.add_argument("--trials", type=int, nargs=2, default=[16, 16], help="of v1, and of v2 both times")
     given = parser.parse_args()
     lines = given.output.read_text().splitlines() if given.output.exists() else []
     results = {row["seed"]: row for row in map(json.loads, lines)}
     for seed in given.seeds:
         if seed not in results:
-            results[seed] = one_seed(given.v1, given.v2, seed, given.more)
+            results[seed] = one_seed(given.v1, given.v2, seed, given.trials)
             with given.output.open("a") as file:
                 file.write(json.dumps(results[seed]) + "\n")
         row = {k: v for k, v in results[seed].items() if k != "reports"}

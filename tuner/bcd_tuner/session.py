@@ -232,11 +232,12 @@ class _Run:
         self._say("check", "checking the winners against the untuned programs")
         checked = check_winners(runs, pool, tuning.record, tuning.untuned_record, seed=self._request.seed)
         schedules = {**prepared.reused, **checked.schedules}
-        self._say("compile", "compiling the network, untuned and tuned")
-        untuned, tuned = compile_both(prepared.lowered, schedules)
-        self._say("verify", "comparing outputs and timing end to end")
-        inputs = make_inputs(prepared.network, self._request.seed)
-        outcome = check_network(untuned, tuned, inputs, onnxruntime_call(prepared.network, inputs, self._threads))
+        with pool.alone():
+            self._say("compile", "compiling the network, untuned and tuned")
+            untuned, tuned = compile_both(prepared.lowered, schedules)
+            self._say("verify", "comparing outputs and timing end to end")
+            inputs = make_inputs(prepared.network, self._request.seed)
+            outcome = check_network(untuned, tuned, inputs, onnxruntime_call(prepared.network, inputs, self._threads))
         if outcome.imported_error:
             self._notes.append(f"the imported network computes something else than onnxruntime: {outcome.imported_error}")
         self._publish(checked, outcome)

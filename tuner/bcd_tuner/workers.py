@@ -72,8 +72,8 @@ class Counters:
 
     Attributes:
         build_s: Wall seconds inside build calls, the wait for workers to start included.
-        run_s: Wall seconds inside run calls, the wait for the host's lock not included.
-        lock_wait_s: Wall seconds of waiting until no other process measured.
+        run_s: The same of run calls; neither includes the wait for the host's lock.
+        lock_wait_s: Wall seconds of waiting until no other process built or measured.
     """
 
     build_s: float = 0.0
@@ -86,9 +86,9 @@ class Counters:
 class WarmPool:
     """Build workers and one run worker, started in the background when the pool is made.
 
-    Builds and measurements never overlap, and while one process measures no other process of the host does. A crash,
-    a hang or a candidate that eats memory costs that candidate. Use it as a context manager; its methods may be
-    called from any thread.
+    Builds and measurements never overlap, in this process or with another process of the host. A crash, a hang or a
+    candidate that eats memory costs that candidate. Use it as a context manager; its methods may be called from any
+    thread.
 
     Args:
         target: What modules are built for, unless a build says otherwise.
@@ -163,7 +163,7 @@ class WarmPool:
 
     def build(self, jobs: Sequence[BuildJob]) -> list[str | JobError]:
         """Compiles modules on all build workers; for each the artifact's path, or why there is none."""
-        with self._used(), self._timed_build(len(jobs)):
+        with self._used(), self._building(len(jobs)):
             calls = [(worker_jobs.build, self._build_arguments(job)) for job in jobs]
             return self._spread(calls)
 
@@ -227,29 +227,41 @@ class WarmPool:
             yield
 
     @contextlib.contextmanager
-    def _timed_build(self, n_builds: int) -> Iterator[None]:
-        began = time.monotonic()
-        try:
+    def alone(self) -> Iterator[None]:
+        """Holds the host's lock: no other process of the host builds or measures meanwhile. Threads take turns."""
+        with self._used(), self._host_locked():
             yield
+
+    @contextlib.contextmanager
+    def _building(self, n_builds: int) -> Iterator[None]:
+        """Holds the host's lock, since a build takes cores from whoever measures."""
+        began, waited_s = time.monotonic(), self.counters.lock_wait_s
+        try:
+            with self._host_locked():
+                yield
         finally:
-            self.counters.build_s += time.monotonic() - began
+            self.counters.build_s += time.monotonic() - began - (self.counters.lock_wait_s - waited_s)
             self.counters.n_builds += n_builds
 
     @contextlib.contextmanager
     def _measuring(self, n_runs: int) -> Iterator[None]:
         """Holds the host's lock, with no worker of this pool starting meanwhile."""
-        began, waited_s = time.monotonic(), 0.0
+        began, waited_s = time.monotonic(), self.counters.lock_wait_s
         try:
             for lane in [*self._builders, self._runner]:
                 lane.wait_ready()
-            ready = time.monotonic()
-            with self._host_lock:
-                waited_s = time.monotonic() - ready
+            with self._host_locked():
                 yield
         finally:
-            self.counters.lock_wait_s += waited_s
-            self.counters.run_s += time.monotonic() - began - waited_s
+            self.counters.run_s += time.monotonic() - began - (self.counters.lock_wait_s - waited_s)
             self.counters.n_runs += n_runs
+
+    @contextlib.contextmanager
+    def _host_locked(self) -> Iterator[None]:
+        began = time.monotonic()
+        with self._host_lock:
+            self.counters.lock_wait_s += time.monotonic() - began
+            yield
 
 
 def _measurement(evaluation: Evaluation) -> dict[str, Json]:
