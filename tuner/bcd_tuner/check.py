@@ -48,7 +48,7 @@ def check_winners(
     A task for which nothing passes stays untuned, and a record that says so is made, so that it is not searched again.
     """
     checked, by_key = Checked(), {run.key: run for run in runs}
-    waiting = {run.key: _ranked(run) for run in runs if run.planned.trials and (run.trials or run.finished)}
+    waiting = {run.key: _ranked(run) for run in runs if run.adopted or (run.planned.trials and (run.trials or run.finished))}
     while batch := [(by_key[key], ranked[0]) for key, ranked in waiting.items() if ranked]:
         comparisons = compare_many(pool, [Case(run.mod, c.schedule.mod) for run, c in batch], seed=seed, repeats=_REPEATS)
         for (run, candidate), comparison in zip(batch, comparisons, strict=True):
@@ -74,7 +74,7 @@ def _measure_missing(runs: Sequence[TaskRun], pool: WarmPool) -> None:
 def _ranked(run: TaskRun) -> list[Candidate]:
     """The candidates worth checking: measured, and faster than the untuned program was."""
     if run.search is None:
-        return []
+        return [run.adopted] if run.adopted else []
     bound = run.untuned_s if run.untuned_s is not None else math.inf
     good = [c for c in run.search.measured if c.latency_s is not None and c.latency_s < bound]
     return sorted(good, key=lambda c: c.latency_s or 0.0)[:_ATTEMPTS]

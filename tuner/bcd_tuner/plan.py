@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bcd_registry.model import Grade, Match, Prior, PriorSource, RecordState, RunSummary, Task
+from bcd_registry.model import Grade, Match, Prior, PriorSource, RecordState, RunSummary, Task, TuningRecord
 
 from .clustering import expected_untuned_s, group_by_cluster, heavy_tasks, representative
 from .report import Plan, TaskPlan
@@ -37,6 +37,8 @@ class PlannedTask:
         trials: Trials granted.
         waits_for: Workload key of the representative whose result is diffused into this one; None to begin at once.
         cluster: Name of its cluster in this run: the signature unless another clustering was asked for.
+        finished: What another run found in this environment, in a search at least as deep that came to its end but is not
+            published: it is checked as this run's own, without a trial.
     """
 
     task: Task
@@ -46,6 +48,7 @@ class PlannedTask:
     prior: PriorSource
     waits_for: str | None
     cluster: str
+    finished: TuningRecord | None = None
 
     @property
     def spent(self) -> int:
@@ -82,16 +85,21 @@ def _times_deeper(share: float) -> int:
 
 
 def plan_tasks(
-    tasks: Sequence[Task], matches: Sequence[Match], depths: Mapping[str, int], clusters: Mapping[str, str] | None = None
+    tasks: Sequence[Task],
+    matches: Sequence[Match],
+    depths: Mapping[str, int],
+    clusters: Mapping[str, str] | None = None,
+    environment_key: str = "",
 ) -> list[PlannedTask]:
     """Grant trials by grade, and let the siblings of a cold cluster wait for their representative.
 
     Args:
         clusters: The name of each task's cluster by workload key; by default its signature.
+        environment_key: The environment of this run, in which a finished search of another run counts as its own.
     """
     names = clusters or {task.workload.key: task.workload.cluster for task in tasks}
     planned = [
-        _plan_known(task, match, depths[task.workload.key], names[task.workload.key])
+        _plan_known(task, match, depths[task.workload.key], names[task.workload.key], environment_key)
         for task, match in zip(tasks, matches, strict=True)
     ]
     cold = [p.task for p in planned if p.match.grade in (Grade.COLD, Grade.ANCHOR)]
@@ -99,7 +107,9 @@ def plan_tasks(
     return [_plan_sibling(p, leaders.get(p.cluster)) for p in planned]
 
 
-def _plan_known(task: Task, match: Match, depth: int, cluster: str) -> PlannedTask:
+def _plan_known(task: Task, match: Match, depth: int, cluster: str, environment_key: str) -> PlannedTask:
+    if match.grade is Grade.STALE and (finished := _finished(match, depth, environment_key)) is not None:
+        return PlannedTask(task, match, depth, 0, PriorSource.REGISTRY, None, cluster, finished)
     trials = max(_LEAST_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
     if match.grade is Grade.EXACT:
         trials = 0
@@ -108,6 +118,13 @@ def _plan_known(task: Task, match: Match, depth: int, cluster: str) -> PlannedTa
     planned = PlannedTask(task, match, depth, min(depth, trials), PriorSource.REGISTRY, None, cluster)
     useful = match.grade is Grade.EXACT or planned.priors
     return planned if useful else dataclasses.replace(planned, prior=PriorSource.NONE)
+
+
+def _finished(match: Match, depth: int, environment_key: str) -> TuningRecord | None:
+    """The best of what a finished search of this very workload found that no run has published, in the environment."""
+    found = [p.record for p in match.priors if p.record.workload_key == match.workload.key]
+    unpublished = [r for r in found if r.state in (RecordState.MEASURED, RecordState.CHECKED) and r.depth >= depth > 0]
+    return min((r for r in unpublished if r.environment_key == environment_key), key=lambda r: r.median_s, default=None)
 
 
 def _spent(match: Match) -> int:

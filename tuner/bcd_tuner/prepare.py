@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from tvm.target import Target
 from bcd_registry.errors import CorruptBlob
 from bcd_registry.model import Environment, Grade, Match, NetworkSpec, Task
 from bcd_registry.registry import Registry
+from bcd_registry.staleness import environment_key
 
 from .clustering import Clustering, clusters_of
 from .networks import ImportedNetwork, import_network
@@ -30,13 +31,15 @@ class Prepared:
 
     Attributes:
         planned: One for each task, in the order of `lowered.tasks`.
-        reused: Schedules of the exact matches by workload key, replayed on this network's own modules.
+        reused: Schedules of what needs no search by workload key, replayed on this network's own modules.
+        planner: Plans some of the tasks again.
     """
 
     network: ImportedNetwork
     lowered: LoweredNetwork
     planned: tuple[PlannedTask, ...]
     reused: dict[str, Schedule]
+    planner: Planner
 
     @property
     def tasks(self) -> list[Task]:
@@ -58,6 +61,52 @@ def read_and_lower(
     return network, lower(network, target, keep_layout=keep_layout)
 
 
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Looks tasks up and plans them: all of them at the start, and those of one cluster again when another run worked on it."""
+
+    lowered: LoweredNetwork
+    registry: Registry
+    environment: Environment
+    depths: Mapping[str, int]
+    clusters: Mapping[str, str]
+
+    def plan(self, tasks: Sequence[Task], reused: dict[str, Schedule], *, fresh: bool = False) -> list[PlannedTask]:
+        """What to do with the tasks; a schedule that does not replay is quarantined, and its task looked up again.
+
+        Args:
+            reused: Takes the schedules of what needs no search, by workload key.
+            fresh: Ask the registry for nothing.
+        """
+        if fresh:
+            return self._planned(tasks, [_cold(task) for task in tasks])
+        while True:
+            workloads = [task.workload for task in tasks]
+            planned = self._planned(tasks, self.registry.lookup(workloads, self.environment, self.depths))
+            broken = self._replay(planned, reused)
+            if not broken:
+                return planned
+            for record_id, reason in broken:
+                self.registry.quarantine([record_id], reason)
+
+    def _planned(self, tasks: Sequence[Task], matches: Sequence[Match]) -> list[PlannedTask]:
+        return plan_tasks(tasks, matches, self.depths, self.clusters, environment_key(self.environment))
+
+    def _replay(self, planned: Sequence[PlannedTask], reused: dict[str, Schedule]) -> list[tuple[str, str]]:
+        """Fill `reused`; the ids of records that do not replay, each with the reason."""
+        modules = {item.task.workload.key: item.mod for item in self.lowered.tasks}
+        broken = []
+        for item in planned:
+            key, record = item.task.workload.key, item.match.record or item.finished
+            if record is None or key in reused or record.sketch == UNTUNED_SKETCH:
+                continue
+            try:
+                reused[key] = replay(modules[key], record.trace)
+            except CorruptBlob as error:
+                broken.append((record.id, error.message))
+        return broken
+
+
 def prepare(
     network: ImportedNetwork,
     lowered: LoweredNetwork,
@@ -68,21 +117,12 @@ def prepare(
     fresh: bool,
     clustering: Clustering = Clustering.SIGNATURE,
 ) -> Prepared:
-    """Look every task up and plan it; an exact match that does not replay is quarantined and looked up again."""
+    """Look every task up and plan it."""
     tasks = [item.task for item in lowered.tasks]
-    depths = depths_of(tasks, trials)
-    reused: dict[str, Schedule] = {}
-
-    def ask() -> list[Match]:
-        return registry.lookup([task.workload for task in tasks], environment, depths)
-
-    matches = [_cold(task) for task in tasks] if fresh else ask()
-    while not fresh and (broken := _replay_exact(matches, lowered, reused)):
-        for record_id, reason in broken:
-            registry.quarantine([record_id], reason)
-        matches = ask()
     clusters = clusters_of(tasks, clustering, lambda task: _first_sketch(lowered, task))
-    return Prepared(network, lowered, tuple(plan_tasks(tasks, matches, depths, clusters)), reused)
+    planner = Planner(lowered, registry, environment, depths_of(tasks, trials), clusters)
+    reused: dict[str, Schedule] = {}
+    return Prepared(network, lowered, tuple(planner.plan(tasks, reused, fresh=fresh)), reused, planner)
 
 
 def _first_sketch(lowered: LoweredNetwork, task: Task) -> str:
@@ -93,20 +133,6 @@ def _first_sketch(lowered: LoweredNetwork, task: Task) -> str:
 
 def _cold(task: Task) -> Match:
     return Match(task.workload, Grade.COLD, None, (), _FRESH)
-
-
-def _replay_exact(matches: Sequence[Match], lowered: LoweredNetwork, reused: dict[str, Schedule]) -> list[tuple[str, str]]:
-    """Fill `reused`; the ids of records that do not replay, each with the reason."""
-    broken = []
-    for match, item in zip(matches, lowered.tasks, strict=True):
-        key = match.workload.key
-        if match.record is None or key in reused or match.record.sketch == UNTUNED_SKETCH:
-            continue
-        try:
-            reused[key] = replay(item.mod, match.record.trace)
-        except CorruptBlob as error:
-            broken.append((match.record.id, error.message))
-    return broken
 
 
 def saved_trials(planned: Sequence[PlannedTask]) -> list[int]:

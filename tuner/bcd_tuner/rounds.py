@@ -15,7 +15,7 @@ import numpy as np
 from tvm.s_tir.meta_schedule import TuneContext
 from tvm.target import Target
 
-from bcd_registry.errors import BcdError
+from bcd_registry.errors import BcdError, Conflict
 from bcd_registry.model import Decision, Grade, Json, Prior, RecordState, Refutation, TuningRecord, Workload
 from bcd_registry.registry import Registry
 
@@ -26,6 +26,7 @@ from .replay import trace_as_json
 from .report import CurvePoint, TimeSplit
 from .scheduling import Schedule, TaskRun
 from .search import Candidate, SearchPolicy, TaskSearch
+from .sharing import ClusterLeases
 from .worker_process import JobError
 from .workers import BuildJob, RunJob, WarmPool, args_of
 
@@ -39,6 +40,7 @@ _FROM_MATE = 2
 _N_MATES = 2
 _CUTOFF = 6.0
 _SEED_BYTES = 12
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Surroundings:
     Attributes:
         keep: Whether records go to the registry while the run goes on.
         stop_at: Value of `clock` after which no round begins; infinite without a time budget.
+        leases: Keep runs at work at the same time apart; None works as if alone.
+        refresh: Plans tasks of one cluster again that another run may have searched.
     """
 
     target: Target
@@ -79,6 +83,8 @@ class Surroundings:
     seed: int
     threads: int
     stop_at: float
+    leases: ClusterLeases | None = None
+    refresh: Callable[[Sequence[TaskRun]], None] | None = None
     clock: Callable[[], float] = time.monotonic
 
 
@@ -106,9 +112,20 @@ class Tuning:
         self._rows: dict[int, tuple[Any, Floats]] = {}  # with the candidate, so that no other can take its id
         self._by_key = {run.key: run for run in runs}
 
-    def run(self, observe: Callable[[Step], None]) -> None:
-        """Round after round until nothing is granted any more or the time is up; what `observe` raises ends it cleanly."""
-        while (task := self._schedule.next_task()) is not None:
+    def run(self, observe: Callable[[Step], None], waiting: Callable[[int], None] | None = None) -> None:
+        """Round after round until nothing is granted any more or the time is up; what the callbacks raise ends it cleanly.
+
+        Args:
+            observe: Called after each round.
+            waiting: Called now and then while other runs search all that is left, with the number of those tasks.
+        """
+        try:
+            self._run(observe, waiting)
+        finally:
+            self._settle()
+
+    def _run(self, observe: Callable[[Step], None], waiting: Callable[[int], None] | None) -> None:
+        while (task := self._next_task(waiting)) is not None:
             began = self._around.clock()
             if self._affordable(task) < 1:
                 self.cut_short = True
@@ -118,6 +135,50 @@ class Tuning:
             step = self._step(task)
             self.steps.append(step)
             observe(step)
+
+    def _next_task(self, waiting: Callable[[int], None] | None) -> TaskRun | None:
+        """The next task that no other run searches; None at the end, or when the time is up."""
+        while True:
+            self._settle()
+            task = self._schedule.next_task(self._may_search)
+            left = sum(run.left > 0 for run in self._runs)
+            if task is not None or not left:
+                return task
+            if self._around.clock() >= self._around.stop_at:
+                self.cut_short = True
+                return None
+            if waiting is not None:
+                waiting(left)
+            time.sleep(_POLL_S)
+
+    def _may_search(self, task: TaskRun) -> bool:
+        """Whether the task's cluster is this run's; once it is, what another run did meanwhile is looked up."""
+        leases, cluster = self._around.leases, task.planned.cluster
+        if leases is None or leases.holds(cluster):
+            return True
+        if not leases.acquire(cluster):
+            return False
+        if self._around.refresh is not None:
+            self._around.refresh([run for run in self._runs if run.planned.cluster == cluster])
+        return task.left > 0
+
+    @property
+    def sharing_note(self) -> str:
+        """Why work was not shared with other tuners; empty when it was, or could be."""
+        return self._around.leases.note if self._around.leases else ""
+
+    def _settle(self) -> None:
+        """Tell the registry which searches came to their end, and give back the leases of clusters where all did."""
+        ended = [run for run in self._runs if run.finished and not run.settled]
+        for run in ended:
+            run.settled = True
+            if run.search is not None and run.search.best is not None:
+                best = self.record(run, run.search.best).with_state(RecordState.MEASURED, depth=run.planned.depth)
+                self._keep_records(run, [best])
+        if self._around.leases is not None:
+            for cluster in {run.planned.cluster for run in ended}:
+                if all(run.finished for run in self._runs if run.planned.cluster == cluster):
+                    self._around.leases.release(cluster)
 
     def time_split(self) -> TimeSplit:
         """Where the seconds since the start went; the four parts add up to them."""
@@ -286,12 +347,24 @@ class Tuning:
     def _keep(self, task: TaskRun, candidates: Sequence[Candidate]) -> None:
         """Give the round's best to the registry as priors."""
         good = sorted((c for c in candidates if c.run_times_s), key=lambda c: c.latency_s or 0.0)[:KEPT_A_ROUND]
-        self._give(lambda: self._around.registry.keep([self.record(task, c) for c in good]))
+        self._keep_records(task, [self.record(task, c) for c in good])
+
+    def _keep_records(self, task: TaskRun, records: Sequence[TuningRecord]) -> None:
+        """Give records to the registry, unless another run took the task's cluster meanwhile."""
+        leases, cluster = self._around.leases, task.planned.cluster
+        fences = leases.fences(cluster) if leases else ()
+        try:
+            self._give(lambda: self._around.registry.keep(records, fences=fences))
+        except Conflict:
+            assert leases is not None
+            leases.lose(cluster)
 
     def _give(self, write: Callable[[], None]) -> None:
         """Write to the registry; one that fails is reported once."""
         try:
             write()
+        except Conflict:
+            raise
         except BcdError as error:
             if error.message not in self.notes:
                 self.notes.append(error.message)

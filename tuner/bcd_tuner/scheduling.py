@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,8 @@ class TaskRun:
         refuted: The registry was told that its priors misled.
         record: The record that is used at the end; None for the untuned program.
         checked: Its output equals the untuned program's.
+        adopted: What another run found and this one checks; None when it is searched or reused.
+        settled: The registry was told that its search came to its end.
     """
 
     planned: PlannedTask
@@ -83,11 +85,18 @@ class TaskRun:
     refuted: bool = False
     record: TuningRecord | None = None
     checked: bool = False
+    adopted: Candidate | None = None
+    settled: bool = False
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin with what was planned."""
         self.granted = self.planned.trials
+
+    def plan_again(self, planned: PlannedTask) -> None:
+        """Take another plan, before the first round."""
+        self.planned, self.granted, self.finished = planned, planned.trials, planned.trials == 0
+        self.promise = _FIRST_PROMISE[planned.match.grade]
 
     @property
     def key(self) -> str:
@@ -111,8 +120,8 @@ class TaskRun:
 
     @property
     def best(self) -> Candidate | None:
-        """The fastest candidate of this run."""
-        return self.search.best if self.search else None
+        """The fastest candidate of this run, or what it adopted."""
+        return self.search.best if self.search else self.adopted
 
     @property
     def best_s(self) -> float | None:
@@ -156,16 +165,20 @@ class Schedule:
         self._runs = list(runs)
         self._by_key = {run.key: run for run in runs}
         for run in runs:
-            run.promise = _FIRST_PROMISE[run.planned.match.grade]
-            run.finished = run.planned.trials == 0
+            run.plan_again(run.planned)
 
-    def next_task(self) -> TaskRun | None:
-        """The runnable task with the largest expected saving of the network's latency for a second; None at the end."""
+    def next_task(self, allowed: Callable[[TaskRun], bool] | None = None) -> TaskRun | None:
+        """The runnable task with the largest expected saving of the network's latency for a second; None when there is none.
+
+        Args:
+            allowed: Asked of one after the other, best first, until it says yes; None says it of all.
+        """
         scale = self._scale()
         self._grant_slow()
         self._stop_flat(scale)
         ready = [run for run in self._runs if run.left and not self._waits(run)]
-        return max(ready, key=lambda run: self._gain(run, scale) / self._cost_s(run), default=None)
+        ready.sort(key=lambda run: self._gain(run, scale) / self._cost_s(run), reverse=True)
+        return next((run for run in ready if allowed is None or (run.left and allowed(run))), None)
 
     def pace_s(self, run: TaskRun) -> float | None:
         """Seconds that a trial of the task takes: its own so far, else the run's; None before the first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
 import uuid
@@ -32,12 +33,13 @@ from .environment import current_environment
 from .latency_model import LatencyModel
 from .light_import import import_intrinsics
 from .networks import make_inputs, onnxruntime_call
-from .plan import expectation, seconds_a_trial
+from .plan import PlannedTask, expectation, seconds_a_trial
 from .prepare import Prepared, prepare, read_and_lower, saved_trials
 from .report import Plan, ProgressEvent, ProgressSink, Saving, TuneReport
 from .rounds import Step, Surroundings, Tuning
 from .scheduling import TaskRun
-from .search import SearchPolicy
+from .search import Candidate, SearchPolicy
+from .sharing import ClusterLeases
 from .summary import Clock, build_report
 from .targets import canonical_target, resolve_target, usable_cores, use_threads
 from .tracking import Tracker
@@ -162,13 +164,33 @@ class _Run:
                 clustering=self._request.clustering,
             )
             model = self._open_model()
-            around = self._surroundings(pool, executor, model, self._register(prepared, environment))
+            around = self._surroundings(pool, executor, model, self._register(prepared, environment), prepared)
             self._weights = {task.workload.key: task.weight for task in prepared.tasks}
             runs = [TaskRun(p, prepared.module(p.task.workload.key)) for p in prepared.planned]
             for task in runs:
-                task.record = task.planned.match.record
-                task.untuned_s = task.record.untuned_s if task.record else None
-            return self._tune(prepared, runs, Tuning(runs, around, self._request.policy), pool, model)
+                _take_known(task, prepared)
+            try:
+                return self._tune(prepared, runs, Tuning(runs, around, self._request.policy), pool, model)
+            finally:
+                if around.leases is not None:
+                    around.leases.close()
+
+    def _refresh(self, prepared: Prepared, runs: Sequence[TaskRun]) -> None:
+        """Plan the tasks of one cluster again when another run has searched one of them since they were looked up."""
+        waiting = [run for run in runs if run.search is None and run.left]
+        if self._request.fresh or not waiting:
+            return
+        tasks = [run.planned.task for run in waiting]
+        try:
+            planned = prepared.planner.plan(tasks, prepared.reused)
+        except RegistryError as error:
+            self._notes.append(f"what other tuners found is not used: {error.message}")
+            return
+        known = {id_ for run in waiting for id_ in _own_records(run.planned)}
+        if any(not _own_records(p, other_than=self._id) <= known for p in planned):
+            for run, again in zip(waiting, planned, strict=True):
+                run.plan_again(again)
+                _take_known(run, prepared)
 
     def finish(self, report: TuneReport, tracker: Tracker | None, output_dir: Path | None) -> TuneReport:
         """Keep the run, draw the picture and log it; the report with what came of that."""
@@ -196,11 +218,13 @@ class _Run:
         cost = seconds_a_trial(self._registry.list_runs())
         interrupted = False
         try:
-            tuning.run(self._observe)
+            tuning.run(self._observe, self._wait)
         except KeyboardInterrupt:
             interrupted = True
         time_split = tuning.time_split()
         self._notes += tuning.notes
+        if tuning.sharing_note:
+            self._notes.append(tuning.sharing_note)
         if tuning.cut_short:
             self._notes.append("the time budget ended the search: unfinished tasks are kept as priors and go on next time")
         outcome = None
@@ -231,7 +255,8 @@ class _Run:
         """Check the winners one by one, then the network; publish when both pass."""
         self._say("check", "checking the winners against the untuned programs")
         checked = check_winners(runs, pool, tuning.record, tuning.untuned_record, seed=self._request.seed)
-        schedules = {**prepared.reused, **checked.schedules}
+        exact = {run.key for run in runs if run.planned.match.record is not None}
+        schedules = {**{key: s for key, s in prepared.reused.items() if key in exact}, **checked.schedules}
         with pool.alone():
             self._say("compile", "compiling the network, untuned and tuned")
             untuned, tuned = compile_both(prepared.lowered, schedules)
@@ -269,7 +294,7 @@ class _Run:
         return self._environment_key
 
     def _surroundings(
-        self, pool: WarmPool, executor: ThreadPoolExecutor, model: LatencyModel, environment_key: str
+        self, pool: WarmPool, executor: ThreadPoolExecutor, model: LatencyModel, environment_key: str, prepared: Prepared
     ) -> Surroundings:
         budget = self._spec.time_budget_s
         return Surroundings(
@@ -283,6 +308,8 @@ class _Run:
             seed=self._request.seed,
             threads=self._cores,
             stop_at=time.monotonic() + budget if budget is not None else float("inf"),
+            leases=None if self._request.fresh else ClusterLeases(self._registry, self._id, environment_key),
+            refresh=functools.partial(self._refresh, prepared),
         )
 
     def _open_model(self) -> LatencyModel:
@@ -325,6 +352,9 @@ class _Run:
             )
         )
 
+    def _wait(self, n_tasks: int) -> None:
+        self._say("wait", f"{n_tasks} tasks are being tuned by another run")
+
     def _estimate_ms(self, step: Step) -> float | None:
         """The weighted sum of the latencies in use; None until each was measured or comes from a record."""
         seconds = [weight * latency if (latency := step.best_s[key]) else None for key, weight in self._weights.items()]
@@ -365,6 +395,27 @@ class _Run:
                     report=json.loads(json.dumps(report.as_json())),
                 )
             )
+
+
+def _take_known(run: TaskRun, prepared: Prepared) -> None:
+    """What a task needs no search for: a schedule to reuse, or one that another run found and this one checks."""
+    run.record = run.planned.match.record
+    run.untuned_s = run.record.untuned_s if run.record else None
+    found, schedule = run.planned.finished, prepared.reused.get(run.key)
+    if found is not None and schedule is not None:
+        run.adopted = Candidate(
+            schedule, found.sketch, found.decisions, 0, 0.0, found.id, latency_s=found.median_s, run_times_s=found.run_times_s
+        )
+        run.notes.append(f"found by run {found.run_id[:8]}, checked here")
+
+
+def _own_records(planned: PlannedTask, other_than: str = "") -> set[str]:
+    """Ids of the records of the task's own workload, leaving out those of one run."""
+    found = [
+        planned.match.record,
+        *(p.record for p in planned.match.priors if p.record.workload_key == planned.task.workload.key),
+    ]
+    return {record.id for record in found if record is not None and record.run_id != other_than}
 
 
 def _saving(runs: Sequence[TaskRun], cost_s: float | None, basis: str) -> Saving:
