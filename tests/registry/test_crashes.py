@@ -10,14 +10,14 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from infra.local_stack import LocalStack
 
 from bcd_registry.registry import Registry
 from bcd_registry.settings import load_settings, open_registry
-from infra.local_stack import LocalStack
 
 KILLS = int(os.environ.get("BCD_TEST_KILLS", "6"))
 LEASE_S = 1.0
@@ -43,7 +43,7 @@ with open_registry(load_settings()) as registry:
 
 
 @pytest.fixture(params=["embedded", "team"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, str]]:
+def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
     """The environment variables of a fresh registry, set for this process, too."""
     variables = {"BCD_HOME": str(tmp_path / "home")}
     if request.param == "team":
@@ -53,7 +53,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         variables["BCD_BLOBS_URL"] = request.getfixturevalue("s3_prefix")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    yield variables
+    return variables
 
 
 def publish_until_killed(run: str, seconds: float) -> set[str]:
