@@ -46,18 +46,27 @@ def tune(
     spec = options.resolve(state, model, shape=shape, target=target, trials=trials, time_budget=time_budget)
     with stdout_to_stderr():
         from bcd_cli.progress import open_progress
+        from bcd_cli.stores import open_stores
         from bcd_tuner.session import TuneRequest
         from bcd_tuner.session import tune as run
         from bcd_tuner.tracking import Tracker
 
         tracker = Tracker(state.settings.mlflow_tracking_uri)
         with (
-            state.open_registry() as registry,
+            open_stores(state.settings) as stores,
             open_progress(state.err) as shown,
             state.interrupts.deferred(shown) as progress,
         ):
-            request = TuneRequest(spec, seed=seed, fresh=fresh, clustering=clustering)
-            report = run(request, registry, progress=progress, tracker=tracker, output_dir=state.settings.home / "runs")
+            for line in stores.notes:
+                state.err.print(line, highlight=False)
+            report = run(
+                TuneRequest(spec, seed=seed, fresh=fresh, clustering=clustering),
+                stores.registry,
+                progress=progress,
+                tracker=tracker,
+                output_dir=state.settings.home / "runs",
+                open_outbox=stores.open_outbox,
+            )
     if as_json:
         print_json(report.as_json())
     else:

@@ -16,8 +16,8 @@ from tvm.s_tir.meta_schedule import TuneContext
 from tvm.target import Target
 
 from bcd_registry.errors import BcdError, Conflict
-from bcd_registry.model import Decision, Grade, Json, Prior, RecordState, Refutation, TuningRecord, Workload
-from bcd_registry.registry import Registry
+from bcd_registry.model import Decision, Grade, Json, Lease, Prior, RecordState, Refutation, TuningRecord, Workload
+from bcd_registry.spool import Outbox, Results
 
 from .cost_model import candidate_features
 from .latency_model import Floats, LatencyModel
@@ -74,7 +74,7 @@ class Surroundings:
     """
 
     target: Target
-    registry: Registry
+    outbox: Outbox
     pool: WarmPool
     model: LatencyModel
     executor: Executor
@@ -256,7 +256,7 @@ class Tuning:
         task.refuted = True
         given = {prior.record.id for prior in task.planned.priors}
         found = [self._refutation(task, m.prior, m.ratio) for m in misled if m.prior.record.id in given]
-        self._give(lambda: self._around.registry.refute(found))
+        self._give(Results(refutations=tuple(found)))
 
     def _refutation(self, task: TaskRun, prior: Prior, ratio: float) -> Refutation:
         return Refutation(
@@ -354,15 +354,15 @@ class Tuning:
         leases, cluster = self._around.leases, task.planned.cluster
         fences = leases.fences(cluster) if leases else ()
         try:
-            self._give(lambda: self._around.registry.keep(records, fences=fences))
+            self._give(Results(kept=tuple(records)), fences)
         except Conflict:
             assert leases is not None
             leases.lose(cluster)
 
-    def _give(self, write: Callable[[], None]) -> None:
-        """Write to the registry; one that fails is reported once."""
+    def _give(self, results: Results, fences: Sequence[Lease] = ()) -> None:
+        """Write to the registry, or spool; what fails is reported once."""
         try:
-            write()
+            self._around.outbox.give(results, fences)
         except Conflict:
             raise
         except BcdError as error:

@@ -7,13 +7,13 @@ import functools
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bcd_registry.errors import BcdError, ConfigError, CostModelError, RegistryError
+from bcd_registry.errors import BcdError, ConfigError, CostModelError, RegistryError, StoreUnavailable
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
@@ -24,6 +24,7 @@ from bcd_registry.model import (
     canonical_json,
 )
 from bcd_registry.registry import Registry
+from bcd_registry.spool import Outbox, Results
 
 from .check import Checked, check_winners
 from .clustering import Clustering
@@ -32,7 +33,7 @@ from .cost_model import FEATURE_WIDTH
 from .environment import current_environment
 from .latency_model import LatencyModel
 from .light_import import import_intrinsics
-from .networks import make_inputs, onnxruntime_call
+from .networks import ImportedNetwork, make_inputs, onnxruntime_call
 from .plan import PlannedTask, expectation, seconds_a_trial
 from .prepare import Prepared, prepare, read_and_lower, saved_trials
 from .report import Plan, ProgressEvent, ProgressSink, Saving, TuneReport
@@ -42,6 +43,7 @@ from .search import Candidate, SearchPolicy
 from .sharing import ClusterLeases
 from .summary import Clock, build_report
 from .targets import canonical_target, resolve_target, usable_cores, use_threads
+from .tasks import LoweredNetwork
 from .tracking import Tracker
 from .workers import WarmPool
 
@@ -105,6 +107,7 @@ def tune(
     progress: ProgressSink,
     tracker: Tracker | None = None,
     output_dir: Path | None = None,
+    open_outbox: Callable[[str], Outbox] | None = None,
 ) -> TuneReport:
     """Tune a network from what the registry knows, check the result, publish it and report.
 
@@ -116,6 +119,7 @@ def tune(
         progress: Called from this thread with each step.
         tracker: Where the run is logged; its failures are notes, not errors.
         output_dir: Where the picture of the tuning curve goes; None draws none.
+        open_outbox: Makes the way of what the run of an id finds; by default it goes to the registry alone.
 
     Raises:
         ConfigError: The target or a shape is wrong.
@@ -123,7 +127,7 @@ def tune(
         RegistryError: The registry cannot be used.
         MeasureError: No worker can start, or the network does not compile.
     """
-    run = _Run(request, registry, progress)
+    run = _Run(request, registry, progress, open_outbox)
     report = run.execute()
     return run.finish(report, tracker, output_dir)
 
@@ -131,10 +135,13 @@ def tune(
 class _Run:
     """One tune, from its request to its report. Used once, by one thread."""
 
-    def __init__(self, request: TuneRequest, registry: Registry, progress: ProgressSink) -> None:
+    def __init__(
+        self, request: TuneRequest, registry: Registry, progress: ProgressSink, open_outbox: Callable[[str], Outbox] | None
+    ) -> None:
         self._request, self._spec, self._registry, self._progress = request, request.spec, registry, progress
         self._clock = Clock()
         self._id = uuid.uuid4().hex
+        self._outbox = open_outbox(self._id) if open_outbox else Outbox(registry, None)
         self._notes: list[str] = []
         self._environment_key = ""
         self._weights: Mapping[str, int] = {}
@@ -154,15 +161,7 @@ class _Run:
             self._clock.mark("extracted")
             environment = current_environment(self._target, pool.measurement)
             self._say("lookup", f"looking up {len(lowered.tasks)} tasks")
-            prepared = prepare(
-                network,
-                lowered,
-                self._registry,
-                environment,
-                trials=self._spec.trials,
-                fresh=self._request.fresh,
-                clustering=self._request.clustering,
-            )
+            prepared = self._prepare(network, lowered, environment)
             model = self._open_model()
             around = self._surroundings(pool, executor, model, self._register(prepared, environment), prepared)
             self._weights = {task.workload.key: task.weight for task in prepared.tasks}
@@ -174,6 +173,23 @@ class _Run:
             finally:
                 if around.leases is not None:
                     around.leases.close()
+
+    def _prepare(self, network: ImportedNetwork, lowered: LoweredNetwork, environment: Environment) -> Prepared:
+        """Look up and plan; a registry that stops to answer is reported, and asked for nothing."""
+        look_up = functools.partial(
+            prepare,
+            network,
+            lowered,
+            self._registry,
+            environment,
+            trials=self._spec.trials,
+            clustering=self._request.clustering,
+        )
+        try:
+            return look_up(fresh=self._request.fresh)
+        except StoreUnavailable as error:
+            self._notes.append(f"the registry was not asked: {error.message}")
+            return look_up(fresh=True)
 
     def _refresh(self, prepared: Prepared, runs: Sequence[TaskRun]) -> None:
         """Plan the tasks of one cluster again when another run has searched one of them since they were looked up."""
@@ -212,10 +228,11 @@ class _Run:
             wall_s=self._clock.elapsed_s,
         )
         self._keep_run(report)
-        return report
+        note = self._outbox.settle()
+        return dataclasses.replace(report, notes=(*report.notes, note)) if note else report
 
     def _tune(self, prepared: Prepared, runs: list[TaskRun], tuning: Tuning, pool: WarmPool, model: LatencyModel) -> TuneReport:
-        cost = seconds_a_trial(self._registry.list_runs())
+        cost = seconds_a_trial(self._earlier_runs())
         interrupted = False
         try:
             tuning.run(self._observe, self._wait)
@@ -251,6 +268,12 @@ class _Run:
             model=model,
         )
 
+    def _earlier_runs(self) -> list[RunSummary]:
+        try:
+            return self._registry.list_runs()
+        except StoreUnavailable:
+            return []
+
     def _check(self, prepared: Prepared, runs: list[TaskRun], tuning: Tuning, pool: WarmPool) -> NetworkCheck:
         """Check the winners one by one, then the network; publish when both pass."""
         self._say("check", "checking the winners against the untuned programs")
@@ -269,10 +292,12 @@ class _Run:
         return outcome
 
     def _publish(self, checked: Checked, outcome: NetworkCheck) -> None:
+        wrong = Results(
+            kept=tuple(record for record, _ in checked.wrong),
+            quarantined={record.id: reason for record, reason in checked.wrong},
+        )
         with self._registry_trouble_is_a_note():
-            self._registry.keep([record for record, _ in checked.wrong])
-            for record, reason in checked.wrong:
-                self._registry.quarantine([record.id], reason)
+            self._outbox.give(wrong)
         if not outcome.equal:
             self._notes.append(f"nothing was published: the tuned network's output differs, {outcome.worst}")
             return
@@ -280,17 +305,15 @@ class _Run:
             self._notes.append("nothing was published: the tuned network is slower than the untuned one, which should be used")
             return
         with self._registry_trouble_is_a_note():
-            self._registry.publish(checked.records)
+            self._outbox.give(Results(published=tuple(checked.records)))
 
     def _register(self, prepared: Prepared, environment: Environment) -> str:
         """Store what records will refer to, and return the environment's key."""
         spec, network = self._spec, prepared.network
         shapes = {i.name: i.shape for i in network.inputs}
-        self._registry.register_network(
-            NetworkVersion(spec.name, spec.version, spec.source, network.digest, shapes, tuple(prepared.tasks))
-        )
+        version = NetworkVersion(spec.name, spec.version, spec.source, network.digest, shapes, tuple(prepared.tasks))
         self._environment = environment.fields
-        self._environment_key = self._registry.put_environment(environment)
+        self._environment_key = self._outbox.register(version, environment)
         return self._environment_key
 
     def _surroundings(
@@ -299,7 +322,7 @@ class _Run:
         budget = self._spec.time_budget_s
         return Surroundings(
             target=self._target,
-            registry=self._registry,
+            outbox=self._outbox,
             pool=pool,
             model=model,
             executor=executor,
@@ -329,7 +352,7 @@ class _Run:
         with self._registry_trouble_is_a_note():
             snapshot = model.snapshot(self._target_text, FEATURE_WIDTH)
             if snapshot is not None:
-                self._registry.add_cost_model(snapshot)
+                self._outbox.give(Results(cost_model=snapshot))
 
     @contextmanager
     def _registry_trouble_is_a_note(self) -> Iterator[None]:
@@ -380,21 +403,20 @@ class _Run:
         return save_tuning_curves(report, output_dir / f"{name}.png")
 
     def _keep_run(self, report: TuneReport) -> None:
+        run = RunSummary(
+            id=report.run_id,
+            network=report.network,
+            version=report.version,
+            environment_key=self._environment_key,
+            seed=report.seed,
+            trials=report.trials,
+            tuning_s=report.time_s.total,
+            finished=not (report.interrupted or report.cut_short),
+            created_at=time.time(),
+            report=json.loads(json.dumps(report.as_json())),
+        )
         with self._registry_trouble_is_a_note():
-            self._registry.put_run(
-                RunSummary(
-                    id=report.run_id,
-                    network=report.network,
-                    version=report.version,
-                    environment_key=self._environment_key,
-                    seed=report.seed,
-                    trials=report.trials,
-                    tuning_s=report.time_s.total,
-                    finished=not (report.interrupted or report.cut_short),
-                    created_at=time.time(),
-                    report=json.loads(json.dumps(report.as_json())),
-                )
-            )
+            self._outbox.give(Results(run=run))
 
 
 def _take_known(run: TaskRun, prepared: Prepared) -> None:
