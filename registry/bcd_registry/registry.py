@@ -15,9 +15,11 @@ from .blobs.digests import blob_digest
 from .errors import Conflict, CorruptBlob, MeasureError, NotFound, StoreDenied
 from .lookup import Known, grade_workloads
 from .model import (
+    BlobInfo,
     CostModelSnapshot,
     Environment,
     Json,
+    Lease,
     Match,
     NetworkVersion,
     RecordState,
@@ -55,6 +57,7 @@ class Registry:
         self._catalog = catalog
         self._blobs = blobs
         self._clock = clock
+        self._left_out: set[str] = set()
         self._resources = contextlib.ExitStack()
         if on_close is not None:
             self._resources.callback(on_close)
@@ -96,38 +99,54 @@ class Registry:
         """Store the workloads that records will refer to."""
         self._catalog.put_workloads(workloads)
 
-    def keep(self, records: Sequence[TuningRecord]) -> None:
+    def keep(self, records: Sequence[TuningRecord], *, fences: Sequence[Lease] = ()) -> None:
         """Store records as priors, all of them or none. Their workloads and environment must be stored.
+
+        Args:
+            fences: Leases that the writer believes to hold.
 
         Raises:
             MeasureError: One has no valid latency or no trace, or claims to be published.
             NotFound: The workload or the environment of one is not stored.
+            Conflict: One of the fences went to another holder; then nothing is stored.
         """
         for record in records:
             if record.state not in (RecordState.MEASURED, RecordState.CHECKED):
                 raise MeasureError(f"record {record.id[:12]} is {record.state}: only a measured or checked one is kept")
-        self._add(records)
+        self._add(records, fences)
 
-    def publish(self, records: Sequence[TuningRecord]) -> list[TuningRecord]:
+    def publish(self, records: Sequence[TuningRecord], *, fences: Sequence[Lease] = ()) -> list[TuningRecord]:
         """Store checked records as published, all of them or none, and return them so.
+
+        Args:
+            fences: Leases that the writer believes to hold.
 
         Raises:
             MeasureError: One has no valid latency or no trace, or was not checked.
             NotFound: The workload or the environment of one is not stored.
+            Conflict: One of the fences went to another holder; then nothing is stored.
         """
         for record in records:
             if record.state not in (RecordState.CHECKED, RecordState.PUBLISHED):
                 raise MeasureError(f"record {record.id[:12]} is {record.state}: only a checked one can be published")
-        return self._add([record.with_state(RecordState.PUBLISHED) for record in records])
+        return self._add([record.with_state(RecordState.PUBLISHED) for record in records], fences)
 
     def quarantine(self, ids: Sequence[str], reason: str) -> None:
         """Serve the records no more, as results or as priors.
 
+        Where this user may not write, lookups of this registry leave them out until it is closed, and a log line says so.
+
         Raises:
             NotFound: One of the ids is not there; then none is quarantined.
         """
-        if ids:
+        if not ids:
+            return
+        try:
             self._catalog.set_record_states(ids, RecordState.QUARANTINED, reason)
+        except StoreDenied as error:
+            self._left_out.update(ids)
+            shown = ", ".join(record_id[:12] for record_id in ids)
+            _LOG.warning("record %s cannot be marked, and is left out here only: %s", shown, error.message)
 
     def refute(self, refutations: Sequence[Refutation]) -> None:
         """Remember priors that misled, all of them or none: later lookups leave them out.
@@ -189,6 +208,31 @@ class Registry:
         """
         return self._catalog.get_network(name, version)
 
+    def delete_network(self, name: str, version: str) -> None:
+        """Forget a version and its tasks; its workloads and their records stay.
+
+        Raises:
+            NotFound: There is none.
+            Conflict: It is pinned.
+        """
+        self._catalog.delete_network(name, version)
+
+    def pin_network(self, name: str, version: str) -> None:
+        """Keep a version and every record of its workloads; pinning it again is a success.
+
+        Raises:
+            NotFound: There is none.
+        """
+        self._catalog.pin_network(name, version)
+
+    def unpin_network(self, name: str, version: str) -> None:
+        """Undo `pin_network`; unpinning what is not pinned is a success."""
+        self._catalog.unpin_network(name, version)
+
+    def list_pins(self) -> set[tuple[str, str]]:
+        """Name and version of every pinned network."""
+        return self._catalog.list_pins()
+
     def add_cost_model(self, snapshot: CostModelSnapshot) -> None:
         """Store a snapshot: its bytes, then its row."""
         booster, samples = self._put_blob(snapshot.booster), self._put_blob(snapshot.samples)
@@ -215,6 +259,50 @@ class Registry:
         """Newest first."""
         return self._catalog.list_runs(network=network, version=version, limit=limit)
 
+    def acquire_lease(self, name: str, holder: str, ttl_s: float) -> Lease | None:
+        """Take the lease, or one's own again; None while another holder has it. See `Catalog.acquire_lease`."""
+        return self._catalog.acquire_lease(name, holder, ttl_s)
+
+    def renew_lease(self, lease: Lease, ttl_s: float) -> Lease | None:
+        """The same lease for longer; None when it went to another holder."""
+        return self._catalog.renew_lease(lease, ttl_s)
+
+    def release_lease(self, lease: Lease) -> None:
+        """Give it back; one that went to another holder is left alone."""
+        self._catalog.release_lease(lease)
+
+    def counts(self) -> Mapping[str, int]:
+        """How many there are of each kind, and of the records by state. See `Catalog.count_rows`."""
+        return self._catalog.count_rows()
+
+    def beaten_records(self, keep: int) -> list[str]:
+        """Ids of the records that `keep` better ones beat, pinned ones left out. See `Catalog.beaten_records`."""
+        return self._catalog.beaten_records(keep)
+
+    def trace_digest(self, record_id: str) -> str:
+        """The blob that a record's trace lies in.
+
+        Raises:
+            NotFound: There is no such record.
+        """
+        return self._catalog.get_record(record_id)[1]
+
+    def remove_records(self, ids: Sequence[str]) -> None:
+        """Remove records and what was refuted of them; their traces stay for `housekeeping` to collect."""
+        self._catalog.remove_records(ids)
+
+    def named_blobs(self) -> set[str]:
+        """Digests that some row names."""
+        return self._catalog.named_blobs()
+
+    def iter_blobs(self) -> Iterator[BlobInfo]:
+        """Every blob stored, lazily."""
+        return self._blobs.iter_blobs()
+
+    def delete_blob(self, digest: str) -> None:
+        """Remove a blob, which no row may name; removing what is not there is a success."""
+        self._blobs.delete(digest)
+
     def _find(self, workloads: Sequence[Workload]) -> tuple[Known, dict[str, str]]:
         """What the catalog knows of the workloads, and the digest of each record's trace by id."""
         found = self._catalog.find_records(
@@ -224,7 +312,7 @@ class Registry:
         )
         if not found:
             return Known((), {}, {}), {}
-        records = [record for record, _ in found]
+        records = [record for record, _ in found if record.id not in self._left_out]
         refutations = self._catalog.find_refutations(_unique(w.cluster for w in workloads))
         environments = [r.environment_key for r in records] + [r.environment_key for r in refutations]
         known = Known(
@@ -251,21 +339,19 @@ class Registry:
         return unpack_trace(self._blobs.get(digest), record.workload_key)
 
     def _quarantine_bad(self, bad: Mapping[str, str]) -> None:
-        """Quarantine each for its own reason; one that a reader may not change is only left out this time."""
+        """Quarantine each for its own reason; one that was removed meanwhile needs no mark."""
         for record_id, reason in bad.items():
             _LOG.warning("record %s is quarantined: %s", record_id[:12], reason)
-            try:
-                self._catalog.set_record_states([record_id], RecordState.QUARANTINED, reason)
-            except (StoreDenied, NotFound) as error:
-                _LOG.warning("record %s cannot be marked: %s", record_id[:12], error.message)
+            with contextlib.suppress(NotFound):
+                self.quarantine([record_id], reason)
 
-    def _add(self, records: Sequence[TuningRecord]) -> list[TuningRecord]:
+    def _add(self, records: Sequence[TuningRecord], fences: Sequence[Lease]) -> list[TuningRecord]:
         """Blobs first, then all rows in one transaction."""
         for record in records:
             _require_usable(record)
         dated = [self._dated(record) for record in records]
         digests = [self._put_blob(pack_trace(record.workload_key, record.trace)) for record in dated]
-        self._catalog.add_records(dated, digests)
+        self._catalog.add_records(dated, digests, fences=fences)
         return dated
 
     def _put_blob(self, data: bytes) -> str:

@@ -199,9 +199,26 @@ def test_a_reader_who_may_not_quarantine_is_served_the_next_best(tmp_path: Path,
         key = registry.put_environment(ENVIRONMENT)
         best, second = registry.publish([checked(OWN, key, 0), checked(OWN, key, 1)])
         blobs.delete(trace_digest(best))
-        (match,) = registry.lookup([OWN], ENVIRONMENT, {})
-        assert match.record == second
-        assert "cannot be marked" in caplog.text
+        for _ in range(2):
+            (match,) = registry.lookup([OWN], ENVIRONMENT, {})
+            assert match.record == second
+        assert caplog.text.count("cannot be marked") == 1
+
+
+def test_what_a_reader_may_not_quarantine_is_left_out_of_his_lookups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with DeniedCatalog.open_memory() as catalog:
+        blobs = MemoryBlobs()
+        registry = Registry(catalog, blobs)
+        registry.put_workloads([OWN])
+        key = registry.put_environment(ENVIRONMENT)
+        best, second = registry.publish([checked(OWN, key, 0), checked(OWN, key, 1)])
+        registry.quarantine([best.id], "it does not replay")
+        assert "left out here only" in caplog.text
+        assert registry.lookup([OWN], ENVIRONMENT, {})[0].record == second
+        registry.quarantine([second.id], "nor does this")
+        assert registry.lookup([OWN], ENVIRONMENT, {})[0].grade is Grade.COLD
+        assert Registry(catalog, blobs).lookup([OWN], ENVIRONMENT, {})[0].record == best
+        assert {record.state for record in registry.list_records()} == {RecordState.PUBLISHED}
 
 
 class FailingBlobs(MemoryBlobs):
@@ -237,7 +254,7 @@ def test_no_row_without_its_blob() -> None:
 def test_every_named_blob_is_there(registry: Registry, catalog: SqlCatalog, blobs: LocalBlobs, key: str) -> None:
     registry.publish([checked(OWN, key, n) for n in range(3)])
     registry.add_cost_model(make_snapshot())
-    assert catalog.named_blobs() == set(blobs.iter_digests())
+    assert catalog.named_blobs() == registry.named_blobs() == {blob.digest for blob in registry.iter_blobs()}
 
 
 def test_one_environment_per_key(registry: Registry, key: str) -> None:
@@ -279,6 +296,53 @@ def test_runs(registry: Registry) -> None:
     registry.put_run(make_run("b", network="det"))
     assert [(run.id, run.created_at) for run in registry.list_runs()] == [("a", 5000.0), ("b", 1000.0)]
     assert [run.id for run in registry.list_runs(network="det", version="1", limit=1)] == ["b"]
+
+
+def test_a_lease_fences_what_is_written(registry: Registry, key: str) -> None:
+    mine = registry.acquire_lease("cluster", "run-1", 60.0)
+    assert mine is not None
+    assert registry.acquire_lease("cluster", "run-2", 60.0) is None
+    registry.keep([checked(OWN, key)], fences=[mine])
+    renewed = registry.renew_lease(mine, 120.0)
+    assert renewed is not None
+    assert renewed.token == mine.token
+    registry.release_lease(renewed)
+    theirs = registry.acquire_lease("cluster", "run-2", 60.0)
+    assert theirs is not None
+    assert registry.renew_lease(mine, 60.0) is None
+    for write in (registry.keep, registry.publish):
+        with pytest.raises(Conflict):
+            write([checked(OWN, key, 1)], fences=[mine])
+    assert len(registry.list_records()) == 1
+    registry.publish([checked(OWN, key, 1)], fences=[theirs])
+    assert len(registry.list_records()) == 2
+
+
+def test_what_is_pinned_stays(registry: Registry) -> None:
+    registry.register_network(make_network("ocr", "1", (OWN,)))
+    with pytest.raises(NotFound):
+        registry.pin_network("ocr", "2")
+    registry.pin_network("ocr", "1")
+    registry.pin_network("ocr", "1")
+    assert registry.list_pins() == {("ocr", "1")}
+    with pytest.raises(Conflict):
+        registry.delete_network("ocr", "1")
+    registry.unpin_network("ocr", "1")
+    registry.unpin_network("ocr", "1")
+    registry.delete_network("ocr", "1")
+    assert registry.list_networks() == []
+    assert registry.counts()["workloads"] == 1
+
+
+def test_the_blob_of_a_trace(registry: Registry, key: str) -> None:
+    record = checked(OWN, key)
+    registry.publish([record])
+    assert registry.trace_digest(record.id) == trace_digest(record)
+    registry.delete_blob(trace_digest(record))
+    registry.remove_records([record.id])
+    assert list(registry.iter_blobs()) == []
+    with pytest.raises(NotFound):
+        registry.trace_digest(record.id)
 
 
 def test_closing_closes_once(catalog: SqlCatalog, blobs: LocalBlobs) -> None:
