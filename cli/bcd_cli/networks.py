@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from bcd_registry.model import NetworkVersion, Task
     from bcd_registry.registry import Registry
 
+Network = Annotated[
+    str, typer.Argument(help="A name from the configuration file, or NAME or NAME:VERSION of a tuned one.", show_default=False)
+]
+Version = Annotated[
+    str | None, typer.Argument(help="The version, where NAME has several and it is not given above.", show_default=False)
+]
+
 app = typer.Typer(help="Networks of the configuration file and of the registry.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -27,24 +34,24 @@ def list_networks(ctx: typer.Context, as_json: options.AsJson = False) -> None:
 
     state = state_of(ctx)
     with state.open_registry() as registry:
-        tuned = registry.list_networks()
+        tuned, pins = registry.list_networks(), registry.list_pins()
     configured = state.settings.networks
     if as_json:
         print_json(
             {
                 "schema": 1,
                 "configured": [dataclasses.asdict(spec) for spec in configured.values()],
-                "tuned": [_summary(network) for network in tuned],
+                "tuned": [{**_summary(n), "pinned": (n.name, n.version) in pins} for n in tuned],
             }
         )
         return
-    state.out.print(render_networks(configured, tuned), crop=False)
+    state.out.print(render_networks(configured, tuned, pins), crop=False)
 
 
 @app.command(cls=Command, epilog=example("bcd-registry networks show v1", "bcd-registry networks show ppocr-det:v4"))
 def show(
     ctx: typer.Context,
-    network: Annotated[str, typer.Argument(help="A name from the configuration file, or NAME or NAME:VERSION of a tuned one.")],
+    network: Network,
     as_json: options.AsJson = False,
 ) -> None:
     """Show one tuned version: its tasks, and the runs that tuned it."""
@@ -63,20 +70,43 @@ def show(
     state.out.print(render_network(found, runs), crop=False)
 
 
-def name_and_version(text: str, state: State, registry: Registry) -> tuple[str, str]:
+@app.command(cls=Command, epilog=example("bcd-registry networks delete ppocr-det v4"))
+def delete(ctx: typer.Context, network: Network, version: Version = None) -> None:
+    """Forget one tuned version; its records stay until gc finds better ones.
+
+    A pinned one is refused: unpin it first.
+    """
+    state = state_of(ctx)
+    with state.open_registry() as registry:
+        chosen = name_and_version(network, state, registry, version)
+        registry.delete_network(*chosen)
+    typer.echo(f"{title(*chosen)} is forgotten; its records are still served")
+
+
+def title(name: str, version: str) -> str:
+    """`NAME:VERSION`, or the name alone."""
+    return f"{name}:{version}" if version else name
+
+
+def name_and_version(text: str, state: State, registry: Registry, version: str | None = None) -> tuple[str, str]:
     """What NAME, NAME:VERSION or a name of the configuration file means; the version may be left out where there is only one.
+
+    Args:
+        version: Given by itself: then the text is the network's own name.
 
     Raises:
         ConfigError: There are several versions, or no network of the name.
     """
+    if version is not None:
+        return text, version
     spec = state.settings.networks.get(text)
     if spec is not None:
         return spec.name, spec.version
     from bcd_registry.config_file import nearest
 
-    name, colon, version = text.partition(":")
+    name, colon, after = text.partition(":")
     if colon:
-        return name, version
+        return name, after
     known = registry.list_networks()
     versions = [network.version for network in known if network.name == name]
     if len(versions) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,8 +13,14 @@ from bcd_cli.rendering.text import count, duration, extents, milliseconds, momen
 from bcd_registry.model import Environment, NetworkSpec, NetworkVersion, RunSummary, TuningRecord, Workload
 
 
-def render_networks(configured: Mapping[str, NetworkSpec], tuned: Sequence[NetworkVersion]) -> RenderableType:
-    """Those that `--model` knows by name, then tuned ones that the file does not name."""
+def render_networks(
+    configured: Mapping[str, NetworkSpec], tuned: Sequence[NetworkVersion], pins: Collection[tuple[str, str]] = ()
+) -> RenderableType:
+    """Those that `--model` knows by name, then tuned ones that the file does not name.
+
+    Args:
+        pins: Name and version of those that are pinned.
+    """
     by_name = {(network.name, network.version): network for network in tuned}
     table = plain_table()
     table.add_column("--model", no_wrap=True)
@@ -24,9 +30,9 @@ def render_networks(configured: Mapping[str, NetworkSpec], tuned: Sequence[Netwo
     table.add_column("source", ratio=1, overflow="fold")
     for label, spec in configured.items():
         found = by_name.pop((spec.name, spec.version), None)
-        table.add_row(label, _title(spec.name, spec.version), *_state(found), spec.source)
+        table.add_row(label, _title(spec.name, spec.version), *_state(found, pins), spec.source)
     for network in by_name.values():
-        table.add_row("", _title(network.name, network.version), *_state(network), network.source)
+        table.add_row("", _title(network.name, network.version), *_state(network, pins), network.source)
     if not table.row_count:
         return Text("no network yet: give `tune --model` a file, or name some in bcd-registry.toml")
     return table
@@ -111,8 +117,11 @@ def _title(name: str, version: str) -> str:
     return f"{name}:{version}" if version else name
 
 
-def _state(network: NetworkVersion | None) -> tuple[str, str]:
-    return ("-", "no") if network is None else (str(len(network.tasks)), moment(network.created_at))
+def _state(network: NetworkVersion | None, pins: Collection[tuple[str, str]]) -> tuple[str, str]:
+    if network is None:
+        return "-", "no"
+    pinned = "\npinned" if (network.name, network.version) in pins else ""
+    return str(len(network.tasks)), f"{moment(network.created_at)}{pinned}"
 
 
 def _cut(run: RunSummary) -> str:

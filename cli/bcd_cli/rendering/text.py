@@ -63,6 +63,17 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def size(n_bytes: int) -> str:
+    """`512 B`, `24.0 KiB`, `3.4 MiB`."""
+    if n_bytes < 1024:
+        return f"{n_bytes} B"
+    value, units = n_bytes / 1024, iter(("KiB", "MiB", "GiB"))
+    unit = next(units)
+    while value >= 1023.95 and (larger := next(units, None)):
+        value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}"
+
+
 def moment(unix_s: float) -> str:
     """Local date and minute."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s)) if unix_s else UNKNOWN
