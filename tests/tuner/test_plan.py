@@ -11,7 +11,7 @@ from bcd_registry.model import Grade, Match, PriorSource, RecordState, Task
 from bcd_registry.testing.values import make_run
 from bcd_tuner.plan import UNTUNED_SKETCH, PlannedTask, depths_of, expectation, plan_tasks, seconds_a_trial
 from bcd_tuner.prepare import as_cold, saved_trials
-from tests.tuner.planned_tasks import cold, exact, known, make_task, own_record
+from tests.tuner.planned_tasks import ENVIRONMENT, cold, exact, known, make_task, own_record
 
 NETWORK = [make_task(f"heavy {i}", flops=1e9) for i in range(3)] + [make_task(f"light {i}", flops=1e4) for i in range(6)]
 
@@ -101,6 +101,18 @@ def test_an_unfinished_search_gets_what_is_left_and_at_least_one_trial(spent: in
     records = [own_record(task, depth=0, trials=n, run_id=str(n)) for n in (1, spent)]
     found = planned(task, known(task, Grade.STALE, *records))
     assert (found.trials, found.spent) == (trials, spent)
+
+
+def test_what_another_run_finished_and_nobody_published_is_taken_over_without_a_trial() -> None:
+    task = make_task("t")
+    slow, fast = (own_record(task, depth=32, run_times_s=(t,), run_id=str(t)) for t in (2e-3, 1e-3))
+    match = known(task, Grade.STALE, slow, fast)
+    [found] = plan_tasks([task], [match], {task.workload.key: 32}, environment_key=ENVIRONMENT)
+    assert (found.trials, found.finished) == (0, fast)
+    [elsewhere] = plan_tasks([task], [match], {task.workload.key: 32}, environment_key="another")
+    [deeper] = plan_tasks([task], [match], {task.workload.key: 33}, environment_key=ENVIRONMENT)
+    assert elsewhere.finished is deeper.finished is None
+    assert min(elsewhere.trials, deeper.trials) > 0
 
 
 def test_a_finished_search_of_less_depth_is_a_prior_only() -> None:
