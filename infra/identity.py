@@ -21,9 +21,12 @@ USER = "bcd"
 BUCKET = "bcd-registry"
 REGION = "us-east-1"
 S3_LISTENERS = ("s3", "master", "volume", "filer", "admin")
-"""The parts of the S3 server, each with a port and one more for gRPC; the first is the one that clients use."""
+"""The parts of the S3 server; clients use the first."""
 
-_LISTENERS = ("postgres", "mlflow", *S3_LISTENERS, *(f"{name}.grpc" for name in S3_LISTENERS))
+GRPC_OFFSET = 10_000
+"""From a part's port to its second one. SeaweedFS lets the ports be chosen, but some of its parts look for each other there."""
+
+_LISTENERS = ("postgres", "mlflow", *S3_LISTENERS)
 _FILE = "stack.json"
 _LOCK = "stack.lock"
 _LOWEST_PORT = 10_000
@@ -111,17 +114,17 @@ def write_secret(path: Path, text: str) -> None:
 
 def _free_ports(count: int) -> list[int]:
     """Below those that the kernel gives to clients, which could take the port of a server that is down for a moment."""
-    ports: set[int] = set()
+    ports: list[int] = []
     while len(ports) < count:
-        port = random.randrange(_LOWEST_PORT, _first_client_port())
-        if is_free(port):
-            ports.add(port)
-    return random.sample(sorted(ports), count)
+        port = random.randrange(_LOWEST_PORT, min(_first_client_port() - GRPC_OFFSET, _LOWEST_PORT + GRPC_OFFSET))
+        if port not in ports and is_free(port) and is_free(port + GRPC_OFFSET):
+            ports.append(port)
+    return ports
 
 
 def _first_client_port() -> int:
     with contextlib.suppress(OSError, ValueError):
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
-        if first > _LOWEST_PORT + 1_000:
+        if first > _LOWEST_PORT + GRPC_OFFSET + 1_000:
             return first
     return _FIRST_CLIENT_PORT

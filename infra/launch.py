@@ -35,4 +35,5 @@ def main(parent: int, death_signal: int, uid: int, gid: int, command: Sequence[s
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:5]), command=sys.argv[5:])
+    _parent, _death_signal, _uid, _gid = map(int, sys.argv[1:5])
+    main(_parent, _death_signal, _uid, _gid, sys.argv[5:])

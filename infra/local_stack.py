@@ -1,4 +1,4 @@
-"""PostgreSQL, an S3 server and MLflow on free ports of this machine, without containers: to try a team's registry, and for tests.
+"""PostgreSQL, an S3 server and MLflow on free loopback ports, without containers: to try a team's registry, and for tests.
 
     python infra/local_stack.py
 
@@ -23,7 +23,6 @@ if not __package__:  # called as a script, which has its own folder on the path 
 
 from bcd_registry.errors import BcdError, StoreUnavailable
 from bcd_tuner.scratch import Scratch
-
 from infra import programs
 from infra.identity import BUCKET, lock_folder, read_or_make_identity
 from infra.servers import Server
@@ -33,7 +32,7 @@ class LocalStack:
     """PostgreSQL and an S3 server, and MLflow on both; use it in a `with` block. Not to be started again once stopped.
 
     Args:
-        folder: Where data, logs, ports and secrets are kept for the next stack; by default a temporary one that goes with this one.
+        folder: Where data, logs, ports and secrets are kept for the next stack; by default a temporary one, which is not kept.
         mlflow: Whether there is an MLflow server too.
         fsync: False lets PostgreSQL lose its last writes when the machine (not the server) crashes, and be faster.
 

