@@ -1,4 +1,4 @@
-# make demo | make test | make lint | make bench; PYTHON chooses the interpreter of a new .venv.
+# make demo | make test | make lint | make bench | make stack; PYTHON chooses the interpreter of a new .venv.
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= demo,dev
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo bench test lint format constraints clean
+.PHONY: help venv demo stack bench test lint format constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1|/' | column -t -s '|'
@@ -24,6 +24,9 @@ demo: $(STAMP)  ## Tune version v1 of a network, then v2 from what v1 taught; un
 	$(BIN)/bcd-registry tune --model v1
 	@echo
 	$(BIN)/bcd-registry tune --model v2
+
+stack: $(STAMP)  ## Start PostgreSQL, an S3 server and MLflow here and print the exports; ARGS=--help lists what it takes.
+	@$(BIN)/python infra/local_stack.py $(ARGS)
 
 # On Linux the default torch brings CUDA; with an index of CPU builds in PIP_EXTRA_INDEX_URL it is some gigabytes less.
 $(BENCH_STAMP): $(STAMP)
