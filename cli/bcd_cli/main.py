@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bcd_cli import db, doctor, networks, plan, records, tune
+from bcd_cli import db, doctor, gc, networks, pins, plan, publish, records, stats, tune
 from bcd_cli.command import Command, example
 from bcd_cli.state import State
 
@@ -45,6 +45,11 @@ app.command("tune", cls=Command, epilog=tune.EPILOG)(tune.tune)
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
 app.add_typer(networks.app, name="networks")
 app.add_typer(records.app, name="records")
+app.command("pin", cls=Command, epilog=pins.PIN_EPILOG)(pins.pin)
+app.command("unpin", cls=Command, epilog=pins.UNPIN_EPILOG)(pins.unpin)
+app.command("stats", cls=Command, epilog=stats.EPILOG)(stats.stats)
+app.command("gc", cls=Command, epilog=gc.EPILOG)(gc.gc)
+app.command("publish", cls=Command, epilog=publish.EPILOG)(publish.publish)
 app.command("doctor", cls=Command, epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(db.app, name="db")
 
