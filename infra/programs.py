@@ -36,6 +36,7 @@ _S3_OPTIONS = {
     "s3.autoCreateBucket": "false",
     "s3.port.iceberg": "0",
     "s3.port.lance": "0",
+    "volume.preStopSeconds": "0",  # for the other volume servers to hear of it, and there are none
     "webdav": "false",
 }
 

@@ -83,10 +83,9 @@ def read(variables: dict[str, str]) -> tuple[list[str], list[bytes]]:
         return words, [client.get_object(Bucket="bcd-registry", Key=f"team/{word}")["Body"].read() for word in words]
 
 
-def sockets(variables: dict[str, str]) -> list[Path]:
-    """What SeaweedFS made, in a place of its own choice, for the ports of these variables."""
-    port = int(variables["BCD_S3_ENDPOINT_URL"].rpartition(":")[2])
-    return [path for number in (port, port + 10_000) for path in Path("/tmp").glob(f"seaweedfs-*-{number}.sock")]
+def sockets(ports: list[int]) -> list[Path]:
+    """What SeaweedFS makes in a place of its own choice."""
+    return [path for port in ports for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")]
 
 
 def listening(processes: list[psutil.Process]) -> set[str]:
@@ -195,35 +194,42 @@ class Running:
     process: subprocess.Popen[str]
     exports: dict[str, str]
     started: list[psutil.Process]
+    ports: list[int]
 
 
 @pytest.fixture
-def script() -> Iterator[Running]:
+def script(folder: Path) -> Iterator[Running]:
     command = [sys.executable, str(SCRIPT), "--no-mlflow"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    variables = {**os.environ, "TMPDIR": str(folder.parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables) as process:
         try:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in NAMES]
             exports = dict(line.removeprefix("export ").rstrip().split("=", 1) for line in lines)
-            yield Running(process, exports, psutil.Process(process.pid).children(recursive=True))
+            started = psutil.Process(process.pid).children(recursive=True)
+            [weed] = [child.cmdline() for child in started if child.name() == "weed"]
+            chosen = [int(word.rpartition("=")[2]) for word in weed if ".port=" in word]
+            ports = chosen + [port + identity.GRPC_OFFSET for port in chosen]
+            yield Running(process, exports, started, ports)
+            for left in sockets(ports):
+                left.unlink()
         finally:
             process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_script_prints_exports_and_ends_in_order(script: Running, number: signal.Signals) -> None:
+def test_the_script_prints_exports_and_ends_in_order(script: Running, folder: Path, number: signal.Signals) -> None:
     assert set(script.exports) == NAMES
     write(script.exports, "script")
     assert len(script.started) >= 2
-    assert sockets(script.exports)
+    assert sockets(script.ports)
     script.process.send_signal(number)
     output, errors = script.process.communicate(timeout=30)
     assert (script.process.returncode, output) == (0, "")
     assert errors.startswith("# 2 servers run until Ctrl-C; ")
     assert servers.wait_gone(script.started, 0) == []
-    assert sockets(script.exports) == []
+    assert sockets(script.ports) == []
+    assert [path.name for path in folder.parent.iterdir()] == ["owner.lock"]
 
 
 def test_kill_9_of_the_starter_leaves_no_server(script: Running) -> None:
