@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from bcd_registry.errors import ConfigError, Conflict, NotFound
 from bcd_registry.housekeeping import GRACE_S, Garbage, collect_garbage, find_garbage, miss_cause, read_statistics
 from bcd_registry.model import BlobInfo, Grade, RecordState, TuningRecord, Workload
 from bcd_registry.registry import Registry
+from bcd_registry.settings import load_settings, open_registry
 from bcd_registry.testing.values import (
     ENVIRONMENT,
     make_environment,
@@ -23,6 +25,7 @@ from bcd_registry.testing.values import (
     make_snapshot,
     make_workload,
 )
+from infra.local_stack import LocalStack
 
 OWN = make_workload("own", cluster="c", extents=(16, 64))
 SIBLING = make_workload("sibling", cluster="c", extents=(16, 128))
@@ -223,6 +226,28 @@ def test_bytes_of_many_traces_are_estimated(house: House, key: str, monkeypatch:
     exact = house.find(keep=1).trace_bytes
     monkeypatch.setattr("bcd_registry.housekeeping._LOOKED_AT", 10)
     assert house.find(keep=1).trace_bytes == pytest.approx(exact, rel=0.1)
+
+
+def test_the_stores_of_a_team_are_kept_alike(
+    stack: LocalStack, postgres_url: str, s3_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**stack.environment, "BCD_DATABASE_URL": postgres_url, "BCD_BLOBS_URL": s3_prefix}.items():
+        monkeypatch.setenv(name, value)
+    with open_registry(load_settings(home=tmp_path / "home")) as registry:
+        registry.put_workloads([OWN, SIBLING])
+        registry.register_network(make_network("ocr", "1", (SIBLING,)))
+        registry.pin_network("ocr", "1")
+        key = registry.put_environment(ENVIRONMENT)
+        registry.keep([measured(workload, key, n) for workload in (OWN, SIBLING) for n in range(6)])
+        registry.add_cost_model(make_snapshot())
+        young = collect_garbage(registry, keep=4)
+        assert (len(young.records), young.blobs, young.n_waiting) == (2, (), 2)
+        went = collect_garbage(registry, keep=4, clock=lambda: time.time() + GRACE_S + 60.0)
+        assert (went.records, len(went.blobs), went.n_waiting) == ((), 2, 0)
+        assert {blob.digest for blob in registry.iter_blobs()} == registry.named_blobs()
+        found = read_statistics(registry)
+        assert (found.rows["measured"], found.rows["pins"], found.n_blobs) == (10, 1, 12)
+        assert all(registry.get_record(record.id).trace for record in registry.list_records())
 
 
 def task(grade: Grade, note: str = "") -> dict[str, Any]:

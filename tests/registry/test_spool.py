@@ -19,7 +19,7 @@ from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import Conflict, NotFound, StoreDenied, StoreUnavailable
 from bcd_registry.model import Environment, RecordState, TuningRecord, Workload
 from bcd_registry.registry import Registry
-from bcd_registry.settings import load_settings, open_registry
+from bcd_registry.settings import Settings, load_settings, open_registry
 from bcd_registry.spool import (
     Outbox,
     Published,
@@ -42,6 +42,7 @@ from bcd_registry.testing.values import (
     make_snapshot,
     make_workload,
 )
+from infra.local_stack import LocalStack
 
 OWN = make_workload("own", cluster="c", extents=(16, 64))
 SIBLING = make_workload("sibling", cluster="c", extents=(16, 128))
@@ -471,6 +472,40 @@ def test_a_run_may_write_while_its_spool_is_published(place: Place) -> None:
     publish_spool(place.registry, place.root)
     assert {record.id for record in place.registry.list_records(limit=1000)} == {measured(OWN, n).id for n in range(n_records)}
     assert not (place.root / RUN).exists()
+
+
+@pytest.fixture
+def team(stack: LocalStack, postgres_url: str, s3_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings of a registry on real servers that are given up soon."""
+    variables = {
+        **stack.environment,
+        "BCD_DATABASE_URL": postgres_url,
+        "BCD_BLOBS_URL": s3_prefix,
+        "BCD_CONNECT_TIMEOUT_S": "1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return load_settings(home=tmp_path / "home")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["postgres", "s3"])
+def test_results_outlive_a_server_that_is_killed(stack: LocalStack, team: Settings, name: str) -> None:
+    server = getattr(stack, name)
+    with open_registry(team) as registry:
+        outbox = Outbox(registry, open_spool(team, RUN), retry_after_s=0.0)
+        outbox.register(NETWORK, ENVIRONMENT)
+        assert outbox.give(Results(kept=(PRIOR,)))
+        server.kill()
+        results = (Results(published=(CHECKED,)), Results(kept=(WRONG,)), Results(cost_model=make_snapshot()))
+        assert [outbox.give(result) for result in results] == [False] * 3
+        assert str(team.home / "spool" / RUN) in outbox.settle()
+        server.restart()
+        assert publish_at_start(registry, team) == f"published what run {RUN[:8]} had spooled: 2 records"
+        assert registry.get_record(CHECKED.id) == CHECKED.with_state(RecordState.PUBLISHED)
+        assert registry.get_record(WRONG.id) == WRONG
+        assert registry.latest_cost_model(make_snapshot().target) == make_snapshot()
+    assert not (team.home / "spool" / RUN).exists()
 
 
 WRITER = """
