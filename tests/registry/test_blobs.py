@@ -13,8 +13,10 @@ from hypothesis import settings
 
 from bcd_registry.blobs.local import LocalBlobs
 from bcd_registry.blobs.memory import MemoryBlobs
-from bcd_registry.errors import StoreDenied, StoreUnavailable
-from bcd_registry.testing.blob_contract import BlobStoreContract, BlobStoreMachine, Damage
+from bcd_registry.errors import ConfigError, Conflict, CorruptBlob, StoreDenied, StoreUnavailable
+from bcd_registry.testing.blob_contract import Age, BlobStoreContract, BlobStoreMachine, Plant, listed
+
+OLD_S = 7200.0
 
 
 class TestMemoryBlobs(BlobStoreContract):
@@ -23,21 +25,41 @@ class TestMemoryBlobs(BlobStoreContract):
         return MemoryBlobs()
 
     @pytest.fixture
-    def damage(self, blobs: MemoryBlobs) -> Damage:
+    def plant(self, blobs: MemoryBlobs) -> Plant:
         return blobs._blobs.__setitem__
+
+    @pytest.fixture
+    def age(self, blobs: MemoryBlobs) -> Age:
+        return lambda digest: blobs._modified_at.__setitem__(digest, blobs._modified_at[digest] - OLD_S)
 
 
 class TestLocalBlobs(BlobStoreContract):
     @pytest.fixture
-    def damage(self, blobs: LocalBlobs) -> Damage:
+    def blobs(self, tmp_path: Path) -> LocalBlobs:
+        return LocalBlobs(tmp_path / "not" / "yet" / "there")
+
+    @pytest.fixture
+    def plant(self, blobs: LocalBlobs) -> Plant:
         def write(digest: str, data: bytes) -> None:
+            blobs._path(digest).parent.mkdir(parents=True, exist_ok=True)
             blobs._path(digest).write_bytes(data)
 
         return write
 
     @pytest.fixture
-    def blobs(self, tmp_path: Path) -> LocalBlobs:
-        return LocalBlobs(tmp_path / "not" / "yet" / "there")
+    def age(self, blobs: LocalBlobs) -> Age:
+        def set_back(digest: str) -> None:
+            _set_back(blobs, digest)
+
+        return set_back
+
+
+def _set_back(blobs: LocalBlobs, digest: str, seconds: float = OLD_S) -> float:
+    """Let a blob be older; returns when it was written then."""
+    path = blobs._path(digest)
+    written_at = path.stat().st_mtime - seconds
+    os.utime(path, (written_at, written_at))
+    return path.stat().st_mtime
 
 
 class MemoryMachine(BlobStoreMachine):
@@ -70,7 +92,7 @@ def test_other_files_are_not_listed(blobs: LocalBlobs, tmp_path: Path) -> None:
     digest = blobs.put(b"abc")
     (tmp_path / "blobs" / "README").write_text("mine")
     (tmp_path / "blobs" / digest[:2] / digest[2:4] / "note").write_text("mine")
-    assert list(blobs.iter_digests()) == [digest]
+    assert listed(blobs) == [digest]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +152,51 @@ def test_two_processes_write_the_same_blobs(blobs: LocalBlobs, tmp_path: Path) -
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "blobs")]) for _ in range(2)]
     assert [writer.wait(60) for writer in writers] == [0, 0]
-    digests = list(blobs.iter_digests())
+    digests = listed(blobs)
     assert len(digests) == 50
     assert all(len(blobs.get(digest)) == 5000 for digest in digests)
     assert list((tmp_path / "blobs" / "tmp").iterdir()) == []
+
+
+def test_what_was_put_within_the_hour_is_left_alone(blobs: LocalBlobs) -> None:
+    digest = blobs.put(b"abc")
+    written_at = _set_back(blobs, digest, 1800.0)
+    blobs.put(b"abc")
+    assert [blob.modified_at for blob in blobs.iter_blobs()] == [written_at]
+
+
+def test_a_blob_that_goes_while_it_is_put_is_written_anew(blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = blobs.put(b"abc")
+    _set_back(blobs, digest)
+    utime = os.utime
+
+    def collect_garbage(path: Path) -> None:
+        path.unlink()
+        utime(path)
+
+    monkeypatch.setattr("bcd_registry.blobs.local.os.utime", collect_garbage)
+    assert blobs.put(b"abc") == digest
+    assert blobs.get(digest) == b"abc"
+
+
+def test_a_blob_that_goes_while_they_are_listed_is_left_out(blobs: LocalBlobs) -> None:
+    digests = {blobs.put(bytes([i])) for i in range(8)}
+    found = blobs.iter_blobs()
+    first = next(found).digest
+    for digest in digests - {first}:
+        blobs.delete(digest)
+    assert list(found) == []
+
+
+def test_what_is_larger_than_any_blob_is_not_read_and_not_stored(tmp_path: Path) -> None:
+    blobs = LocalBlobs(tmp_path / "blobs", max_blob_bytes=1000)
+    digest = blobs.put(bytes(1000))
+    assert blobs.get(digest) == bytes(1000)
+    with blobs._path(digest).open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(CorruptBlob, match=rf"{digest[:12]} is damaged: it has {1 << 40} bytes"):
+        blobs.get(digest)
+    with pytest.raises(Conflict):
+        blobs.put(bytes(1000))
+    with pytest.raises(ConfigError, match="1001 bytes are too many"):
+        blobs.put(bytes(1001))

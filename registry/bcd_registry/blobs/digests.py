@@ -7,6 +7,12 @@ import re
 
 from bcd_registry.errors import ConfigError, CorruptBlob
 
+MAX_BLOB_BYTES = 256 << 20
+"""What is larger is neither stored nor read: traces have some 20 KB, cost models some MB."""
+
+REFRESH_AFTER_S = 3600.0
+"""How old a blob may be before putting it again makes it new, see `BlobStore.put`."""
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -44,3 +50,27 @@ def verified(data: bytes, digest: str) -> bytes:
             hint="tune again to replace it",
         )
     return data
+
+
+def storable(data: bytes, max_bytes: int) -> bytes:
+    """The bytes themselves.
+
+    Raises:
+        ConfigError: They are more than a store will read again.
+    """
+    if len(data) > max_bytes:
+        raise ConfigError(f"{len(data)} bytes are too many for one blob", hint=f"a blob has at most {max_bytes} bytes")
+    return data
+
+
+def require_readable(n_bytes: int, digest: str, max_bytes: int) -> None:
+    """Do nothing when a blob of so many bytes may be read.
+
+    Raises:
+        CorruptBlob: No blob of ours is that large.
+    """
+    if n_bytes > max_bytes:
+        raise CorruptBlob(
+            f"blob {digest[:12]} is damaged: it has {n_bytes} bytes, and at most {max_bytes} are read",
+            hint="tune again to replace it",
+        )

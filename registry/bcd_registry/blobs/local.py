@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bcd_registry.errors import Conflict, NotFound
 from bcd_registry.folders import store_errors
+from bcd_registry.model import BlobInfo
 
-from .digests import blob_digest, checked_digest, is_digest, verified
+from .digests import (
+    MAX_BLOB_BYTES,
+    REFRESH_AFTER_S,
+    blob_digest,
+    checked_digest,
+    is_digest,
+    require_readable,
+    storable,
+    verified,
+)
 
 _TEMPORARY = "tmp"
 
@@ -22,17 +33,23 @@ class LocalBlobs:
     never meets half of it. Two writers of one digest write the same bytes, so the later rename changes nothing.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, max_blob_bytes: int = MAX_BLOB_BYTES, clock: Callable[[], float] = time.time) -> None:
+        """Use the folder.
+
+        Args:
+            max_blob_bytes: What is larger is not stored, and damaged when it is there.
+            clock: Unix seconds, to tell how old a blob is.
+        """
         self._root = root
+        self._max_blob_bytes = max_blob_bytes
+        self._clock = clock
 
     def put(self, data: bytes) -> str:
         """See `BlobStore.put`."""
-        digest = blob_digest(data)
+        digest = blob_digest(storable(data, self._max_blob_bytes))
         path = self._path(digest)
         with store_errors(self._root):
-            if path.exists():
-                self._refuse_other_bytes(path, data, digest)
-            else:
+            if not self._holds(path, data, digest):
                 self._write(path, data)
         return digest
 
@@ -41,7 +58,9 @@ class LocalBlobs:
         path = self._path(checked_digest(digest))
         with store_errors(self._root):
             try:
-                data = path.read_bytes()
+                with path.open("rb") as file:
+                    require_readable(os.fstat(file.fileno()).st_size, digest, self._max_blob_bytes)
+                    data = file.read()
             except FileNotFoundError:
                 raise NotFound(f"no blob {digest[:12]} in {self._root}") from None
         return verified(data, digest)
@@ -58,19 +77,29 @@ class LocalBlobs:
         with store_errors(self._root):
             path.unlink(missing_ok=True)
 
-    def iter_digests(self) -> Iterator[str]:
-        """See `BlobStore.iter_digests`."""
+    def iter_blobs(self) -> Iterator[BlobInfo]:
+        """See `BlobStore.iter_blobs`."""
         with store_errors(self._root):
             for path in self._root.glob("[0-9a-f][0-9a-f]/[0-9a-f][0-9a-f]/*"):
                 if is_digest(path.name):
-                    yield path.name
+                    yield from _info(path)
 
     def _path(self, digest: str) -> Path:
         return self._root / digest[:2] / digest[2:4] / digest
 
-    def _refuse_other_bytes(self, path: Path, data: bytes, digest: str) -> None:
-        if path.read_bytes() != data:
-            raise Conflict(f"blob {digest[:12]} in {self._root} is damaged", hint=f"remove {path}, then store it again")
+    def _holds(self, path: Path, data: bytes, digest: str) -> bool:
+        """Whether the bytes are there; then they count as put now."""
+        try:
+            with path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                same = found.st_size == len(data) and file.read() == data
+            if not same:
+                raise Conflict(f"blob {digest[:12]} in {self._root} is damaged", hint=f"remove {path}, then store it again")
+            if self._clock() - found.st_mtime > REFRESH_AFTER_S:
+                os.utime(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _write(self, path: Path, data: bytes) -> None:
         _make_folder(self._root / _TEMPORARY)
@@ -86,6 +115,15 @@ class LocalBlobs:
             Path(name).unlink(missing_ok=True)
             raise
         _flush_folder(path.parent)
+
+
+def _info(path: Path) -> Iterator[BlobInfo]:
+    """What the file says of the blob; nothing when it was deleted meanwhile."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    yield BlobInfo(path.name, found.st_size, found.st_mtime)
 
 
 def _make_folder(path: Path) -> None:

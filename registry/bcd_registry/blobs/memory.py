@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 from bcd_registry.errors import Conflict, NotFound
+from bcd_registry.model import BlobInfo
 
 from .digests import blob_digest, checked_digest, verified
 
@@ -12,14 +14,17 @@ from .digests import blob_digest, checked_digest, verified
 class MemoryBlobs:
     """A `BlobStore` that ends with the process. Single dictionary operations only, so threads may share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._blobs: dict[str, bytes] = {}
+        self._modified_at: dict[str, float] = {}
+        self._clock = clock
 
     def put(self, data: bytes) -> str:
         """See `BlobStore.put`."""
         digest = blob_digest(data)
         if self._blobs.setdefault(digest, bytes(data)) != data:
             raise Conflict(f"blob {digest[:12]} holds other bytes", hint="delete it, then store it again")
+        self._modified_at[digest] = self._clock()
         return digest
 
     def get(self, digest: str) -> bytes:
@@ -36,7 +41,9 @@ class MemoryBlobs:
     def delete(self, digest: str) -> None:
         """See `BlobStore.delete`."""
         self._blobs.pop(checked_digest(digest), None)
+        self._modified_at.pop(digest, None)
 
-    def iter_digests(self) -> Iterator[str]:
-        """See `BlobStore.iter_digests`."""
-        yield from list(self._blobs)
+    def iter_blobs(self) -> Iterator[BlobInfo]:
+        """See `BlobStore.iter_blobs`."""
+        for digest, data in list(self._blobs.items()):
+            yield BlobInfo(digest, len(data), self._modified_at.get(digest) or self._clock())
