@@ -9,22 +9,37 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
 from .errors import ConfigError
+from .urls import checked_blobs_url, checked_database_url, checked_endpoint_url, masked
 
 FILE_NAME = "bcd-registry.toml"
 """Looked for in the current folder and those above it."""
 
 Positive = Annotated[int, Field(strict=True, gt=0, lt=2**31)]
+Mebibytes = Annotated[int, Field(ge=0, lt=2**31)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+ShortTime = Annotated[float, Field(gt=0, le=600)]
 Words = Annotated[str, StringConstraints(strict=True, min_length=1)]
 Shapes = dict[str, tuple[Positive, ...]]
+DatabaseUrl = Annotated[str, AfterValidator(checked_database_url)]
+BlobsUrl = Annotated[str, AfterValidator(checked_blobs_url)]
+EndpointUrl = Annotated[str, AfterValidator(checked_endpoint_url)]
+Region = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$")]
+
+_FORMS = {
+    "database_url": "it is postgresql+psycopg://USER@HOST/DATABASE, or sqlite:///FILE",
+    "blobs_url": "it is s3://BUCKET/PREFIX, or file:///FOLDER",
+    "s3_endpoint_url": "it is the server's address, for example http://127.0.0.1:8333",
+    "s3_region": "it is a region's name, for example eu-central-1",
+}
+_MASKED = ("database_url", "blobs_url", "s3_endpoint_url", "mlflow_tracking_uri")
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class DefaultsTable(_Table):
@@ -55,6 +70,15 @@ class ConfigFile(_Table):
     registry: bool | None = None
     mlflow_tracking_uri: Words | None = None
     workers: Positive | None = None
+    database_url: DatabaseUrl | None = None
+    blobs_url: BlobsUrl | None = None
+    s3_endpoint_url: EndpointUrl | None = None
+    s3_region: Region | None = None
+    s3_path_style: bool | None = None
+    connect_timeout_s: ShortTime | None = None
+    read_only: bool | None = None
+    require_registry: bool | None = None
+    local_cache_mib: Mebibytes | None = None
     defaults: DefaultsTable = DefaultsTable()
     networks: dict[str, NetworkTable] = Field(default_factory=dict)
 
@@ -85,11 +109,19 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def describe_problem(error: ErrorDetails) -> str:
-    """What is wrong with a value, with the value."""
+    """What is wrong with a value, with the value, but never with a password in it."""
     if error["type"] == "missing":
         return "is missing"
     message = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    return f"= {error['input']!r} {message[:1].lower()}{message[1:]}"
+    value = error["input"]
+    if isinstance(value, str) and error["loc"] and error["loc"][-1] in _MASKED:
+        value = masked(value)
+    return f"= {value!r} {message[:1].lower()}{message[1:]}"
+
+
+def form_of(name: str) -> str:
+    """A hint that shows what the value of a key looks like; empty where that needs no words."""
+    return _FORMS.get(name, "")
 
 
 def _broken(text: str, path: Path, error: tomllib.TOMLDecodeError) -> ConfigError:
@@ -122,7 +154,7 @@ def _hint_for(place: tuple[int | str, ...]) -> str:
         return "a shape is a list of positive integers, for example `shapes = { input = [1, 3, 48, 320] }`"
     if place[-1] == "source":
         return "`source` is a path to an .onnx or .pt2 file, or `package:IMPORT_NAME/path/in/package.onnx`"
-    return ""
+    return form_of(str(place[-1])) if place else ""
 
 
 def _dotted(place: Iterable[int | str]) -> str:

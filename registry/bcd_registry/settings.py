@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
@@ -13,19 +14,27 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .config_file import (
     FILE_NAME,
+    BlobsUrl,
     ConfigFile,
+    DatabaseUrl,
     DefaultsTable,
+    EndpointUrl,
+    Mebibytes,
     NetworkTable,
     Positive,
+    Region,
     Seconds,
     Shapes,
+    ShortTime,
     describe_problem,
+    form_of,
     nearest,
     parse_config,
 )
-from .errors import ConfigError
+from .errors import ConfigError, StoreDenied
 from .folders import store_errors
 from .model import NetworkSpec
+from .urls import masked, sqlite_path
 
 if TYPE_CHECKING:
     from .registry import Registry
@@ -33,9 +42,14 @@ if TYPE_CHECKING:
 APPLICATION = "bcd-registry"
 CATALOG_FILE = "catalog.db"
 BLOB_FOLDER = "blobs"
+CACHE_FOLDER = "blob-cache"
+CONNECT_TIMEOUT_S = 5.0
+LOCAL_CACHE_MIB = 1024
+WRITABLE_HINT = "leave out --read-only, and unset BCD_READ_ONLY"
 
 _PACKAGE = "package:"
 _SUFFIXES = (".onnx", ".pt2")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,41 +57,85 @@ class Settings:
     """All that a command may be told from outside, except its own options.
 
     Attributes:
-        home: Folder of the catalog, the blobs and MLflow's database; absolute.
+        home: Folder of MLflow's database, of local copies, and of a catalog and blobs that have no URL; absolute.
         config: The `bcd-registry.toml` that was read, if any.
         mlflow_tracking_uri: Where runs are logged.
         registry_enabled: False keeps nothing beyond the process.
         workers: Builds at the same time; None leaves it to the tuner.
+        database_url: The catalog; None is the home's file. May hold a password: messages take `catalog_name`.
+        blobs_url: The blobs; None is the home's folder.
+        s3_endpoint_url: The server of an S3 URL; None is Amazon's.
+        s3_path_style: Whether requests name the bucket in the path.
+        connect_timeout_s: How long a server may take to let us in.
+        read_only: Refuse every write before a request is sent.
+        require_registry: Whether a registry that cannot be reached ends a run.
+        local_cache_mib: How much of the blobs of an S3 URL is kept in the home; 0 keeps none.
         defaults: Budgets and target for networks that say nothing else.
         networks: What the file defines, by label.
     """
 
     home: Path
     config: Path | None
-    mlflow_tracking_uri: str
+    mlflow_tracking_uri: str = field(repr=False)
     registry_enabled: bool
     workers: int | None
+    database_url: str | None = field(repr=False)
+    blobs_url: str | None
+    s3_endpoint_url: str | None
+    s3_region: str | None
+    s3_path_style: bool
+    connect_timeout_s: float
+    read_only: bool
+    require_registry: bool
+    local_cache_mib: int
     defaults: DefaultsTable
     networks: Mapping[str, NetworkSpec]
+
+    @property
+    def catalog_url(self) -> str:
+        """The catalog, in the home or not. May hold a password: messages take `catalog_name`."""
+        return self.database_url or f"sqlite:///{self.home / CATALOG_FILE}"
+
+    @property
+    def catalog_name(self) -> str:
+        """The catalog, for people: never with a password."""
+        return masked(self.catalog_url).removeprefix("sqlite:///")
+
+    @property
+    def blobs_name(self) -> str:
+        """The blobs, for people."""
+        at = f" at {self.s3_endpoint_url}" if self.s3_endpoint_url and self.blobs_url else ""
+        return f"{self.blobs_url or self.home / BLOB_FOLDER}{at}"
 
 
 class _Variables(BaseSettings):
     """The environment variables, each `BCD_` and the name in capitals. An empty one counts as not set."""
 
-    model_config = SettingsConfigDict(env_prefix="BCD_", env_ignore_empty=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="BCD_", env_ignore_empty=True, extra="ignore", hide_input_in_errors=True)
 
     home: Path | None = None
     config: Path | None = None
     registry: bool | None = None
     mlflow_tracking_uri: str | None = None
     workers: int | None = Field(default=None, gt=0)
+    database_url: DatabaseUrl | None = None
+    blobs_url: BlobsUrl | None = None
+    s3_endpoint_url: EndpointUrl | None = None
+    s3_region: Region | None = None
+    s3_path_style: bool | None = None
+    connect_timeout_s: ShortTime | None = None
+    read_only: bool | None = None
+    require_registry: bool | None = None
+    local_cache_mib: Mebibytes | None = None
 
 
-def load_settings(home: Path | None = None, config: Path | None = None) -> Settings:
+def load_settings(
+    home: Path | None = None, config: Path | None = None, *, read_only: bool | None = None, require_registry: bool | None = None
+) -> Settings:
     """Settings from the arguments, the environment and the file, in this order.
 
     Args:
-        home: What a flag says, if any.
+        home: What a flag says, if any; likewise `read_only` and `require_registry`.
         config: The file to read; otherwise `BCD_CONFIG`, or the nearest `bcd-registry.toml` from the current folder upwards.
 
     Raises:
@@ -88,15 +146,27 @@ def load_settings(home: Path | None = None, config: Path | None = None) -> Setti
     file = ConfigFile() if path is None else parse_config(_read_config(path), path)
     folder = Path.cwd() if path is None else path.parent
     chosen = _home(home or variables.home, file.home, folder)
-    return Settings(
+    endpoint_url = variables.s3_endpoint_url or file.s3_endpoint_url
+    settings = Settings(
         home=chosen,
         config=path,
         mlflow_tracking_uri=variables.mlflow_tracking_uri or file.mlflow_tracking_uri or f"sqlite:///{chosen / 'mlflow.db'}",
         registry_enabled=_first(variables.registry, file.registry, True),
         workers=variables.workers or file.workers,
+        database_url=_anchored(variables.database_url, Path.cwd()) or _anchored(file.database_url, folder),
+        blobs_url=variables.blobs_url or file.blobs_url,
+        s3_endpoint_url=endpoint_url,
+        s3_region=variables.s3_region or file.s3_region,
+        s3_path_style=_first(variables.s3_path_style, file.s3_path_style, endpoint_url is not None),
+        connect_timeout_s=variables.connect_timeout_s or file.connect_timeout_s or CONNECT_TIMEOUT_S,
+        read_only=_first(read_only, variables.read_only, file.read_only, False),
+        require_registry=_first(require_registry, variables.require_registry, file.require_registry, False),
+        local_cache_mib=_first(variables.local_cache_mib, file.local_cache_mib, LOCAL_CACHE_MIB),
         defaults=file.defaults,
         networks={label: _spec(label, table, file.defaults, folder) for label, table in file.networks.items()},
     )
+    _require_sense(settings)
+    return settings
 
 
 def resolve_network(
@@ -131,41 +201,43 @@ def resolve_network(
 
 
 def open_registry(settings: Settings) -> Registry:
-    """The registry in the home folder, made when it is not there; close it, or use it in a `with` block.
+    """The registry that the URLs name, or that in the home folder; close it, or use it in a `with` block.
 
+    What is not there is made, except a bucket and a database of PostgreSQL themselves; nothing is made when it is read-only.
     With `registry_enabled` False it is in memory and ends with the process.
 
     Raises:
-        StoreDenied: The home is not this user's to write.
-        StoreUnavailable: The home is full, not a folder, or its catalog is locked or damaged.
+        StoreDenied: The home, or the database, is not this user's to use.
+        StoreUnavailable: The home is full or not a folder; the catalog does not answer, is locked or damaged.
         SchemaMismatch: The catalog has another release's revision.
     """
-    from .blobs.local import LocalBlobs
-    from .blobs.memory import MemoryBlobs
-    from .catalog.sql import SqlCatalog
+    from .catalog.read_only import ReadOnlyCatalog
     from .registry import Registry
+    from .stores import open_blobs, open_catalog
 
-    if not settings.registry_enabled:
-        catalog = SqlCatalog.open_memory()
-        return Registry(catalog, MemoryBlobs(), on_close=catalog.close)
-    make_home(settings)
-    catalog = SqlCatalog.open_file(settings.home / CATALOG_FILE)
-    return Registry(catalog, LocalBlobs(settings.home / BLOB_FOLDER), on_close=catalog.close)
+    with contextlib.ExitStack() as opened:
+        catalog = opened.enter_context(open_catalog(settings))
+        blobs = opened.enter_context(open_blobs(settings))
+        on_close = opened.pop_all().close
+    return Registry(ReadOnlyCatalog(catalog) if settings.read_only else catalog, blobs, on_close=on_close)
 
 
 def upgrade_catalog(settings: Settings) -> tuple[str | None, str]:
-    """Bring the home's catalog to this release's revision; returns the revisions before (None: new) and after.
+    """Bring the catalog to this release's revision; returns the revisions before (None: new) and after.
 
     Raises:
         SchemaMismatch: It is newer, or of no known revision.
-        StoreDenied: See `open_registry`.
+        StoreDenied: See `open_registry`; or it is read-only.
         StoreUnavailable: See `open_registry`.
     """
-    from .catalog.engines import file_engine
+    from .catalog.engines import engine_of
     from .catalog.schema import upgrade_database
 
-    make_home(settings)
-    engine = file_engine(settings.home / CATALOG_FILE)
+    if settings.read_only:
+        raise StoreDenied("the registry is read-only, so its catalog is not upgraded", hint=WRITABLE_HINT)
+    if settings.database_url is None:
+        make_home(settings)
+    engine = engine_of(settings.catalog_url, settings.connect_timeout_s)
     try:
         return upgrade_database(engine)
     finally:
@@ -189,8 +261,10 @@ def _read_variables() -> _Variables:
         return _Variables()
     except ValidationError as error:
         first = error.errors()[0]
-        name = f"BCD_{first['loc'][0]}".upper()
-        raise ConfigError(f"{name} {describe_problem(first)}", hint=f"correct or unset {name}") from error
+        key = str(first["loc"][0])
+        name = f"BCD_{key}".upper()
+        hint = "; ".join(filter(None, (f"correct or unset {name}", form_of(key))))
+        raise ConfigError(f"{name} {describe_problem(first)}", hint=hint) from error
 
 
 def _config_path(given: Path | None) -> Path | None:
@@ -217,8 +291,24 @@ def _home(given: Path | None, in_file: str | None, folder: Path) -> Path:
     return Path(platformdirs.user_data_dir(APPLICATION))
 
 
-def _first(*values: bool | None) -> bool:
+def _first(*values: _Value | None) -> _Value:
     return next(value for value in values if value is not None)
+
+
+def _require_sense(settings: Settings) -> None:
+    if settings.require_registry and not settings.registry_enabled:
+        raise ConfigError(
+            "the registry is required, and switched off", hint="unset BCD_REGISTRY, or leave out --require-registry"
+        )
+    if "?" in str(settings.home):
+        raise ConfigError(f"the home {settings.home} has a ? in its path", hint="choose another with --home or BCD_HOME")
+
+
+def _anchored(database_url: str | None, folder: Path) -> str | None:
+    """The URL with the path of a SQLite file made absolute."""
+    if database_url is None or not database_url.startswith("sqlite:"):
+        return database_url
+    return f"sqlite:///{folder / sqlite_path(database_url).expanduser()}"
 
 
 def _spec(label: str, table: NetworkTable, defaults: DefaultsTable, folder: Path) -> NetworkSpec:

@@ -11,10 +11,13 @@ import pytest
 
 from bcd_registry.catalog.schema import HEAD
 from bcd_registry.catalog.tables import VERSION_TABLE
-from bcd_registry.errors import SchemaMismatch, StoreDenied, StoreUnavailable
-from bcd_registry.model import Grade, RecordState
+from bcd_registry.errors import ConfigError, SchemaMismatch, StoreDenied, StoreUnavailable
+from bcd_registry.model import Grade, RecordState, TuningRecord
+from bcd_registry.registry import Registry
 from bcd_registry.settings import load_settings, open_registry, upgrade_catalog
+from bcd_registry.stores import open_blobs, read_revision
 from bcd_registry.testing.values import ENVIRONMENT, hex_of, make_record, make_workload
+from infra.local_stack import LocalStack
 
 OWN = make_workload("own")
 
@@ -136,3 +139,122 @@ def _check_whole(home: Path, acknowledged: list[str]) -> None:
         assert all(record.trace[0] == record.run_id for record in records)
         registry.put_environment(ENVIRONMENT)
         assert registry.get_workloads([OWN.key, hex_of("none")]) == {OWN.key: OWN}
+
+
+def publish_one(registry: Registry) -> TuningRecord:
+    registry.put_workloads([OWN])
+    record = make_record(OWN, registry.put_environment(ENVIRONMENT), state=RecordState.CHECKED)
+    (published,) = registry.publish([record])
+    return published
+
+
+def grade(registry: Registry) -> Grade:
+    (match,) = registry.lookup([OWN], ENVIRONMENT, {OWN.key: 32})
+    return match.grade
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_sqlite_file_and_a_folder_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "team").mkdir()
+    monkeypatch.setenv("BCD_DATABASE_URL", f"sqlite:///{tmp_path}/team/catalog.db")
+    monkeypatch.setenv("BCD_BLOBS_URL", f"file://{tmp_path}/team/my%20blobs")
+    settings = load_settings()
+    assert upgrade_catalog(settings) == (None, HEAD)
+    with open_registry(settings) as registry:
+        publish_one(registry)
+        assert grade(registry) is Grade.EXACT
+    assert sorted(path.name for path in (tmp_path / "team").iterdir()) == ["catalog.db", "my blobs"]
+    assert not settings.home.exists()
+    assert read_revision(settings) == HEAD
+
+
+@pytest.fixture
+def team(stack: LocalStack, postgres_url: str, s3_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of a team, for an empty registry."""
+    for name, value in stack.identity.s3_credentials.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BCD_DATABASE_URL", postgres_url)
+    monkeypatch.setenv("BCD_BLOBS_URL", s3_prefix)
+    monkeypatch.setenv("BCD_S3_ENDPOINT_URL", stack.identity.s3_endpoint)
+
+
+def test_a_team_s_registry(team: None, tmp_path: Path) -> None:
+    with open_registry(load_settings(home=tmp_path / "mine")) as registry:
+        record = publish_one(registry)
+    yours = load_settings(home=tmp_path / "yours")
+    assert read_revision(yours) == HEAD
+    with open_registry(yours) as registry:
+        assert grade(registry) is Grade.EXACT
+        assert registry.get_record(record.id).trace == record.trace
+    assert [path.name for path in yours.home.iterdir()] == ["blob-cache"]
+
+
+def test_the_second_lookup_does_not_ask_the_bucket(team: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_registry(load_settings()) as registry:
+        publish_one(registry)
+    monkeypatch.setenv("BCD_S3_ENDPOINT_URL", "http://127.0.0.1:1")
+    with open_registry(load_settings()) as registry:
+        assert grade(registry) is Grade.EXACT
+    monkeypatch.setenv("BCD_LOCAL_CACHE_MIB", "0")
+    with open_registry(load_settings()) as registry, pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:1"):
+        grade(registry)
+
+
+def test_read_only_refuses_before_a_request_is_sent(team: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_registry(load_settings()) as registry:
+        publish_one(registry)
+    monkeypatch.setenv("BCD_S3_ENDPOINT_URL", "http://127.0.0.1:1")
+    with open_registry(load_settings(read_only=True)) as registry:
+        assert grade(registry) is Grade.EXACT
+        for call in (lambda: registry.put_workloads([OWN]), lambda: registry.put_environment(ENVIRONMENT)):
+            with pytest.raises(StoreDenied, match="read-only"):
+                call()
+    with open_blobs(load_settings(read_only=True)) as blobs:
+        for write in (lambda: blobs.put(b"abc"), lambda: blobs.delete(hex_of("abc"))):
+            with pytest.raises(StoreDenied, match="read-only"):
+                write()
+    with pytest.raises(StoreDenied, match="read-only"):
+        upgrade_catalog(load_settings(read_only=True))
+
+
+def test_read_only_makes_nothing(tmp_path: Path) -> None:
+    settings = load_settings(read_only=True)
+    with open_registry(settings) as registry:
+        assert grade(registry) is Grade.COLD
+    assert read_revision(settings) is None
+    assert not settings.home.exists()
+    with pytest.raises(StoreUnavailable, match="there is no catalog"):
+        open_registry(load_settings(read_only=True, require_registry=True))
+
+
+def test_read_only_leaves_an_embedded_registry_as_it_is(tmp_path: Path) -> None:
+    with open_registry(load_settings()) as registry:
+        publish_one(registry)
+    before = {name: (tmp_path / "home" / name).stat().st_mtime_ns for name in files_below(tmp_path / "home")}
+    with open_registry(load_settings(read_only=True)) as registry:
+        assert grade(registry) is Grade.EXACT
+        with pytest.raises(StoreDenied):
+            publish_one(registry)
+    assert set(files_below(tmp_path / "home")) == set(before)
+    assert (tmp_path / "home" / "catalog.db").stat().st_mtime_ns == before["catalog.db"]
+
+
+def test_read_only_makes_no_tables(team: None) -> None:
+    with pytest.raises(SchemaMismatch, match="no tables yet"):
+        open_registry(load_settings(read_only=True))
+    assert read_revision(load_settings()) is None
+
+
+def test_what_was_opened_is_closed_when_the_rest_cannot_be(team: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.delitem(sys.modules, "bcd_registry.blobs.s3", raising=False)
+    with pytest.raises(ConfigError, match="library for S3 is not installed"):
+        open_registry(load_settings())
+
+
+def test_a_home_that_no_url_can_hold(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has a \\? in its path"):
+        load_settings(home=tmp_path / "what?")

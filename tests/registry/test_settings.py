@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,25 @@ target = '{"kind": "llvm", "num-cores": 2}'
 trials = 64
 time_budget_s = 0.5
 """
+
+
+NEW_VARIABLES = (
+    "BCD_DATABASE_URL",
+    "BCD_BLOBS_URL",
+    "BCD_S3_ENDPOINT_URL",
+    "BCD_S3_REGION",
+    "BCD_S3_PATH_STYLE",
+    "BCD_CONNECT_TIMEOUT_S",
+    "BCD_READ_ONLY",
+    "BCD_REQUIRE_REGISTRY",
+    "BCD_LOCAL_CACHE_MIB",
+)
+
+
+@pytest.fixture(autouse=True)
+def no_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NEW_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -181,7 +202,8 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, line: in
         ("[default]", "did you mean 'defaults'?"),
         ("[defaults]\ntrial = 3", "did you mean 'trials'?"),
         ("[networks.v1]\nsource = 'a'\nshape = {}", "did you mean 'shapes'"),
-        ("xyz = 1", "known: defaults, home, mlflow_tracking_uri, networks, registry, workers"),
+        ("xyz = 1", "known: blobs_url, connect_timeout_s, database_url, defaults, home,"),
+        ("blob_url = 'x'", "did you mean 'blobs_url'"),
         ("[networks.v1]\nsource = 'a'\nshapes = { x = [0] }", "a shape is a list of positive integers"),
         ("[networks.v1]\n", "`source` is a path to an .onnx or .pt2 file"),
     ],
@@ -264,7 +286,7 @@ def test_wrong_flags(config: Path, arguments: dict[str, Any]) -> None:
 
 
 def test_settings_import_no_database_and_no_compiler() -> None:
-    heavy = ("sqlalchemy", "alembic", "mlflow", "tvm", "numpy", "xgboost", "zstandard")
+    heavy = ("sqlalchemy", "alembic", "boto3", "mlflow", "tvm", "numpy", "xgboost", "zstandard")
     program = f"import sys, bcd_registry.settings as s; s.load_settings(); print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -282,3 +304,209 @@ def test_a_path_that_is_no_utf8_is_one_line(config: Path) -> None:
 
 def test_an_empty_target_is_not_the_default(config: Path) -> None:
     assert resolve_network(load_settings(config=config), "net.onnx", target="").target == ""
+
+
+def test_a_registry_of_ones_own_has_no_urls(tmp_path: Path) -> None:
+    settings = load_settings()
+    assert (settings.database_url, settings.blobs_url, settings.s3_endpoint_url, settings.s3_region) == (None,) * 4
+    assert (settings.s3_path_style, settings.read_only, settings.require_registry) == (False, False, False)
+    assert (settings.connect_timeout_s, settings.local_cache_mib) == (5.0, 1024)
+    assert settings.catalog_url == f"sqlite:///{tmp_path}/home/catalog.db"
+    assert settings.catalog_name == f"{tmp_path}/home/catalog.db"
+    assert settings.blobs_name == f"{tmp_path}/home/blobs"
+
+
+TEAM = """
+database_url = "postgresql://tuner@db.example/bcd"
+blobs_url = "s3://bucket/team"
+s3_endpoint_url = "http://127.0.0.1:8333/"
+s3_region = "eu-central-1"
+s3_path_style = false
+connect_timeout_s = 2
+read_only = true
+require_registry = true
+local_cache_mib = 0
+"""
+
+
+def test_a_team_s_registry_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "bcd-registry.toml").write_text(TEAM)
+    settings = load_settings()
+    assert settings.database_url == settings.catalog_url == "postgresql+psycopg://tuner@db.example/bcd"
+    assert (settings.blobs_url, settings.s3_endpoint_url) == ("s3://bucket/team", "http://127.0.0.1:8333")
+    assert (settings.s3_region, settings.s3_path_style, settings.connect_timeout_s) == ("eu-central-1", False, 2.0)
+    assert (settings.read_only, settings.require_registry, settings.local_cache_mib) == (True, True, 0)
+    assert settings.blobs_name == "s3://bucket/team at http://127.0.0.1:8333"
+
+
+def test_a_team_s_registry_in_variables_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bcd-registry.toml").write_text(TEAM)
+    values = (
+        "postgresql+psycopg://other@db/bcd",
+        "file:///var/blobs",
+        "https://s3.example",
+        "us-east-1",
+        "on",
+        "0.5",
+        "no",
+        "0",
+        "64",
+    )
+    for name, value in zip(NEW_VARIABLES, values, strict=True):
+        monkeypatch.setenv(name, value)
+    settings = load_settings()
+    assert (settings.database_url, settings.blobs_url) == ("postgresql+psycopg://other@db/bcd", "file:///var/blobs")
+    assert (settings.s3_endpoint_url, settings.s3_region, settings.s3_path_style) == ("https://s3.example", "us-east-1", True)
+    assert (settings.connect_timeout_s, settings.read_only, settings.require_registry) == (0.5, False, False)
+    assert settings.local_cache_mib == 64
+    flags = load_settings(read_only=True, require_registry=True)
+    assert (flags.read_only, flags.require_registry) == (True, True)
+
+
+def test_the_bucket_is_in_the_path_where_there_is_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BCD_S3_ENDPOINT_URL", "http://127.0.0.1:8333")
+    assert load_settings().s3_path_style is True
+
+
+def test_a_registry_that_is_required_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BCD_REGISTRY", "off")
+    with pytest.raises(ConfigError, match="required, and switched off"):
+        load_settings(require_registry=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("postgres://u:p%40ss@h/db", "postgresql+psycopg://u:p%40ss@h/db"),
+        ("postgresql://u@h:5433/db?sslmode=require", "postgresql+psycopg://u@h:5433/db?sslmode=require"),
+        ("postgresql+psycopg://[::1]/db", "postgresql+psycopg://[::1]/db"),
+        ("postgresql:///db?host=/var/run/postgresql", "postgresql+psycopg:///db?host=/var/run/postgresql"),
+        ("sqlite:////var/team files/catalog.db", "sqlite:////var/team files/catalog.db"),
+    ],
+)
+def test_urls_of_databases(monkeypatch: pytest.MonkeyPatch, given: str, used: str) -> None:
+    monkeypatch.setenv("BCD_DATABASE_URL", given)
+    assert load_settings().database_url == used
+
+
+def test_a_relative_sqlite_file_is_below_what_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bcd-registry.toml").write_text('database_url = "sqlite:///team.db"')
+    below = tmp_path / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    assert load_settings().database_url == f"sqlite:///{tmp_path}/team.db"
+    monkeypatch.setenv("BCD_DATABASE_URL", "sqlite:///team.db")
+    assert load_settings().database_url == f"sqlite:///{below}/team.db"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("BCD_DATABASE_URL", "db.example/bcd", "has no scheme"),
+        ("BCD_DATABASE_URL", "mysql://db/bcd", "has the unknown scheme 'mysql'"),
+        ("BCD_DATABASE_URL", "postgresql+psycopg2://db/bcd", "has another driver than postgresql+psycopg"),
+        ("BCD_DATABASE_URL", "postgresql://db", "names no database"),
+        ("BCD_DATABASE_URL", "postgresql://db/", "names no database"),
+        ("BCD_DATABASE_URL", "postgresql:///bcd", "names no host"),
+        ("BCD_DATABASE_URL", "postgresql://db:0/bcd", "has no valid host and port"),
+        ("BCD_DATABASE_URL", "postgresql://db:99999/bcd", "has no valid host and port"),
+        ("BCD_DATABASE_URL", "postgresql://d b/bcd", "has a space"),
+        ("BCD_DATABASE_URL", "postgresql://db/bcd\n", "has a character that cannot be printed"),
+        ("BCD_DATABASE_URL", "sqlite://", "names no file"),
+        ("BCD_DATABASE_URL", "sqlite:///:memory:", "names no file"),
+        ("BCD_DATABASE_URL", "sqlite:///a.db?mode=ro", "names no file"),
+        ("BCD_BLOBS_URL", "bucket/prefix", "has no scheme"),
+        ("BCD_BLOBS_URL", "/var/blobs", "has no scheme"),
+        ("BCD_BLOBS_URL", "gs://bucket/prefix", "has the unknown scheme 'gs'; known: s3, file"),
+        ("BCD_BLOBS_URL", "s3://", "names no bucket"),
+        ("BCD_BLOBS_URL", "s3:///prefix", "names no bucket"),
+        ("BCD_BLOBS_URL", "s3://..", "bucket's name"),
+        ("BCD_BLOBS_URL", "s3://bucket?versions", "bucket's name"),
+        ("BCD_BLOBS_URL", "s3://bucket/a/../../b", "has a prefix with .."),
+        ("BCD_BLOBS_URL", "s3://bucket/a/%2E%2e/b", "has a prefix with .."),
+        ("BCD_BLOBS_URL", "s3://bucket/./b", "has a prefix with .."),
+        ("BCD_BLOBS_URL", "s3://bucket//b", "nothing between two slashes"),
+        ("BCD_BLOBS_URL", "s3://bucket/a b", "has a prefix with more than"),
+        ("BCD_BLOBS_URL", "s3://bucket/a\\b", "has a prefix with more than"),
+        ("BCD_BLOBS_URL", "file://", "names no folder"),
+        ("BCD_BLOBS_URL", "file:///", "has a path that is empty"),
+        ("BCD_BLOBS_URL", "file://host/blobs", "names no folder"),
+        ("BCD_BLOBS_URL", "file:///var/../blobs", "with .. in it"),
+        ("BCD_BLOBS_URL", "file:///var/%2e%2e/blobs", "with .. in it"),
+        ("BCD_S3_ENDPOINT_URL", "127.0.0.1:8333", "has no scheme"),
+        ("BCD_S3_ENDPOINT_URL", "ftp://127.0.0.1", "has the unknown scheme 'ftp'"),
+        ("BCD_S3_ENDPOINT_URL", "http://", "names no host"),
+        ("BCD_S3_ENDPOINT_URL", "http://h/?x=1", "has more than a host"),
+        ("BCD_S3_REGION", "eu central", "should match"),
+        ("BCD_S3_PATH_STYLE", "maybe", "boolean"),
+        ("BCD_CONNECT_TIMEOUT_S", "0", "greater than 0"),
+        ("BCD_CONNECT_TIMEOUT_S", "inf", "less than or equal to 600"),
+        ("BCD_CONNECT_TIMEOUT_S", "nan", "= 'nan'"),
+        ("BCD_READ_ONLY", "perhaps", "boolean"),
+        ("BCD_LOCAL_CACHE_MIB", "-1", "greater than or equal to 0"),
+        ("BCD_LOCAL_CACHE_MIB", "1.5", "integer"),
+    ],
+)
+def test_a_wrong_place_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert caught.value.message.startswith(f"{name} = ")
+    assert message in caught.value.message
+    assert f"correct or unset {name}" in caught.value.hint
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.message + caught.value.hint
+    monkeypatch.delenv(name)
+    key = name.removeprefix("BCD_").lower()
+    error = failure(tmp_path, f"workers = 1\n{key} = {json.dumps(value)}\n")
+    assert error.message.startswith(f"{tmp_path}/bcd-registry.toml:2: {key} = ")
+    assert message in error.message
+
+
+SECRET = "p@ss/w?rd"
+ESCAPED = "p%40ss%2Fw%3Frd"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BCD_DATABASE_URL", f"postgresql://user:{SECRET}@db/bcd"),
+        ("BCD_DATABASE_URL", f"postgresql://user:{ESCAPED}@db"),
+        ("BCD_DATABASE_URL", f"mysql://user:{ESCAPED}@db/bcd"),
+        ("BCD_DATABASE_URL", f"postgresql+psycopg2://user:{ESCAPED}@db/bcd"),
+        ("BCD_DATABASE_URL", f"user:{ESCAPED}@db/bcd"),
+        ("BCD_DATABASE_URL", f"postgresql:/user:{ESCAPED}@db/bcd"),
+        ("BCD_DATABASE_URL", f"postgresql://user:{ESCAPED}"),
+        ("BCD_DATABASE_URL", f"postgresql:///bcd?user=u&password={ESCAPED}"),
+        ("BCD_DATABASE_URL", f"postgresql://db?password={SECRET}"),
+        ("BCD_DATABASE_URL", f"postgresql://user:12#{ESCAPED}@db/bcd"),
+        ("BCD_DATABASE_URL", f"postgresql://user:[{ESCAPED}@db/bcd"),
+        ("BCD_DATABASE_URL", f"postgresql://user:{ESCAPED}\u2100@db/bcd"),
+        ("BCD_BLOBS_URL", f"s3://AKIAKEY:{ESCAPED}@bucket/prefix"),
+        ("BCD_BLOBS_URL", f"s3://bucket?X-Amz-Signature={ESCAPED}"),
+        ("BCD_S3_ENDPOINT_URL", f"http://user:{ESCAPED}@127.0.0.1:8333"),
+    ],
+)
+def test_a_password_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    def check(error: ConfigError) -> None:
+        shown = "".join(traceback.format_exception(error))
+        assert [text for text in (SECRET, ESCAPED, "ss/w", "ss%2Fw", "w?rd", "w%3Frd") if text in shown] == []
+        assert "***" in error.message
+
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    check(caught.value)
+    monkeypatch.delenv(name)
+    check(failure(tmp_path, f"{name.removeprefix('BCD_').lower()} = {json.dumps(value)}"))
+
+
+def test_settings_do_not_show_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BCD_DATABASE_URL", f"postgresql://user:{ESCAPED}@db:5432/bcd?sslpassword=other")
+    settings = load_settings()
+    assert settings.database_url is not None
+    assert ESCAPED in settings.database_url
+    assert settings.catalog_name == "postgresql+psycopg://user:***@db:5432/bcd?sslpassword=***"
+    assert ESCAPED not in f"{settings!r} {settings}"
