@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -15,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bcd_cli.db import read_revision
-from bcd_registry.errors import BcdError
+from bcd_registry.errors import BcdError, NotFound, StoreUnavailable
 
 if TYPE_CHECKING:
     from bcd_cli.state import State
+    from bcd_registry.ports import BlobStore
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -72,7 +74,8 @@ def run_checks(state: State, probe: Probe | None = None) -> list[Check]:
         check_round_trip(round_trip),
         check_kernel(kernel),
         check_home(state),
-        check_database(state),
+        *check_database(state),
+        *check_blobs(state),
         check_cores(),
     ]
 
@@ -156,17 +159,86 @@ def check_home(state: State) -> Check:
     return Check("home", "ok", f"{home}, {free >> 30} GiB free")
 
 
-def check_database(state: State) -> Check:
-    """The catalog opens and answers; none yet is fine."""
+def check_database(state: State) -> Iterator[Check]:
+    """The catalog opens, and may be read and written; none yet is fine."""
+    from bcd_registry.stores import read_revision, try_catalog
+
+    settings = state.settings
+    if not settings.registry_enabled:
+        yield Check("database", "ok", "the registry is switched off")
+        return
     try:
-        revision = read_revision(state)
+        revision = read_revision(settings)
         if revision is None:
-            return Check("database", "ok", "not made yet; the first command makes it")
+            yield Check("database", "ok", f"{settings.catalog_name}: not made yet; the first command makes it")
+            return
         with state.open_registry() as registry:
             n_networks = len(registry.list_networks())
     except BcdError as error:
-        return Check("database", "fail", error.message, error.hint, _REGISTRY)
-    return Check("database", "ok", f"revision {revision}, networks: {n_networks}")
+        yield _failed("database", error)
+        return
+    yield Check("database", "ok", f"{settings.catalog_name}: revision {revision}, networks: {n_networks}")
+    yield _tried("database read", "every table", lambda: try_catalog(settings, write=False))
+    if settings.read_only:
+        yield Check("database write", "ok", "not tried: the registry is read-only")
+    else:
+        yield _tried("database write", "every table, and taken back", lambda: try_catalog(settings, write=True))
+
+
+def check_blobs(state: State) -> Iterator[Check]:
+    """Each of the four things that are done with blobs, on one of our own."""
+    from bcd_registry.stores import open_blobs
+
+    settings = dataclasses.replace(state.settings, local_cache_mib=0)  # the store itself is asked, not the copies
+    if not settings.registry_enabled:
+        return
+    try:
+        with open_blobs(settings) as blobs:
+            yield from _try_blobs(blobs, settings.blobs_name, write=not settings.read_only)
+    except BcdError as error:
+        yield _failed("blobs", error)
+
+
+def _try_blobs(blobs: BlobStore, place: str, *, write: bool) -> Iterator[Check]:
+    """What one right lacks another may have; a store that does not answer is asked once."""
+    from bcd_registry.blobs.digests import blob_digest
+
+    data = b"bcd-registry doctor " + secrets.token_bytes(16)
+    digest = blob_digest(data)
+    done: set[str] = set()
+
+    def get() -> None:
+        try:
+            blobs.get(digest)
+        except NotFound:  # an answer as well, where nothing could be put
+            if "put" in done:
+                raise
+
+    calls: dict[str, Callable[[], object]] = {"get": get, "list": lambda: next(blobs.iter_blobs(), None)}
+    if write:
+        calls = {"put": lambda: blobs.put(data), **calls, "delete": lambda: blobs.delete(digest)}
+    for name, call in calls.items():
+        try:
+            call()
+        except BcdError as error:
+            yield _failed(f"blobs {name}", error)
+            if isinstance(error, StoreUnavailable):
+                return
+        else:
+            done.add(name)
+            yield Check(f"blobs {name}", "ok", place)
+
+
+def _tried(name: str, detail: str, call: Callable[[], object]) -> Check:
+    try:
+        call()
+    except BcdError as error:
+        return _failed(name, error)
+    return Check(name, "ok", detail)
+
+
+def _failed(name: str, error: BcdError) -> Check:
+    return Check(name, "fail", error.message, error.hint, _REGISTRY)
 
 
 def check_cores() -> Check:

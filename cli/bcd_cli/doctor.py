@@ -15,9 +15,10 @@ EPILOG = example("bcd-registry doctor")
 
 
 def doctor(ctx: typer.Context, as_json: options.AsJson = False) -> None:
-    """Check versions, compiler, home and database.
+    """Check versions, compiler, home, database and blobs.
 
-    A kernel is really built and run. Exit status 4 or 5 when something fails.
+    A kernel is really built and run, a blob stored and deleted, a row written and
+    taken back. Exit status 4 or 5 when something fails.
     """
     from bcd_cli.checks import run_checks
     from bcd_cli.rendering.checks import render_checks

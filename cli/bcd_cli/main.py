@@ -71,12 +71,16 @@ def _options(
     config: Annotated[
         Path | None, typer.Option(help="Configuration file [default: bcd-registry.toml, found upwards].", show_default=False)
     ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse to change the registry; lookups work.")] = False,
+    require_registry: Annotated[
+        bool, typer.Option("--require-registry", help="Fail when the registry cannot be reached, rather than go on without.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show log lines and tracebacks.")] = False,
     version: Annotated[  # noqa: ARG001 - its callback answers
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    ctx.obj = State(home=home, config=config, debug=debug)
+    ctx.obj = State(home=home, config=config, debug=debug, read_only=read_only, require_registry=require_registry)
 
 
 def main() -> None:

@@ -30,6 +30,8 @@ class State:
     home: Path | None = None
     config: Path | None = None
     debug: bool = False
+    read_only: bool = False
+    require_registry: bool = False
     interrupts: Interrupts = field(default_factory=Interrupts, repr=False)
     _settings: Settings | None = field(default=None, repr=False)
     _consoles: dict[bool, Console] = field(default_factory=dict, repr=False)
@@ -44,7 +46,12 @@ class State:
         if self._settings is None:
             from bcd_registry.settings import load_settings
 
-            self._settings = load_settings(home=self.home, config=self.config)
+            self._settings = load_settings(
+                home=self.home,
+                config=self.config,
+                read_only=self.read_only or None,
+                require_registry=self.require_registry or None,
+            )
         return self._settings
 
     @contextlib.contextmanager
