@@ -1,4 +1,4 @@
-"""Leases, by which tuners share work, and pins of network versions.
+"""Leases, by which tuners share work, pins of network versions, and an index that ranks the records of a workload.
 
 Revision: 0003, after 0002
 """
@@ -31,9 +31,13 @@ def upgrade() -> None:
         sa.Column("expires_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_bcd_leases"),
     )
+    op.create_index("ix_bcd_records_best", "bcd_records", ["workload_key", "environment_key", "state", "median_s", "id"])
+    op.drop_index("ix_bcd_records_workload_key_environment_key", "bcd_records")
 
 
 def downgrade() -> None:
-    """Drop the tables and what is in them."""
+    """Drop the tables and what is in them, and put the narrower index back."""
+    op.create_index("ix_bcd_records_workload_key_environment_key", "bcd_records", ["workload_key", "environment_key"])
+    op.drop_index("ix_bcd_records_best", "bcd_records")
     op.drop_table("bcd_leases")
     op.drop_table("bcd_pins")

@@ -3,18 +3,32 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import Engine, event
 
-from bcd_registry.catalog.engines import file_engine, transaction
+from bcd_registry.catalog.engines import engine_of, file_engine, transaction
+from bcd_registry.catalog.read_only import ReadOnlyCatalog
 from bcd_registry.catalog.sql import SqlCatalog
-from bcd_registry.errors import StoreDenied, StoreUnavailable
-from bcd_registry.testing.catalog_contract import DIGEST, CatalogContract
-from bcd_registry.testing.values import ENVIRONMENT, make_record, make_refutation, make_workload
+from bcd_registry.errors import ConfigError, NotFound, RegistryError, SchemaMismatch, StoreDenied, StoreUnavailable
+from bcd_registry.model import Lease, RecordState
+from bcd_registry.ports import Catalog
+from bcd_registry.testing.catalog_contract import DIGEST, CatalogContract, stored
+from bcd_registry.testing.catalog_machine import CatalogMachine
+from bcd_registry.testing.values import (
+    ENVIRONMENT,
+    make_network,
+    make_record,
+    make_refutation,
+    make_run,
+    make_snapshot,
+    make_workload,
+)
+from tests.benchmarks.catalog_scale import Shape, fill, measure
 
 
 class TestFileCatalog(CatalogContract):
@@ -29,6 +43,19 @@ class TestMemoryCatalog(CatalogContract):
     def catalog(self) -> Iterator[SqlCatalog]:
         with SqlCatalog.open_memory() as opened:
             yield opened
+
+
+class MemoryCatalogMachine(CatalogMachine):
+    def open_catalog(self) -> SqlCatalog:
+        self.opened = SqlCatalog.open_memory()
+        return self.opened
+
+    def teardown(self) -> None:
+        self.opened.close()
+
+
+TestCatalogMachine = MemoryCatalogMachine.TestCase
+TestCatalogMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
 
 def pragma(engine: Engine, name: str) -> object:
@@ -70,6 +97,8 @@ def test_finding_uses_the_indexes(catalog: SqlCatalog) -> None:
     catalog.get_environments(["d"])
     catalog.latest_cost_model("llvm")
     catalog.list_runs(network="ocr", version="1")
+    catalog.set_record_states([], RecordState.QUARANTINED, "")
+    catalog.remove_records(["e"])
     queries = [entry for entry in statements if entry[0].startswith("SELECT")]
     for query, parameters in queries:
         with transaction(catalog._engine, write=False) as connection:
@@ -155,3 +184,167 @@ def test_a_transaction_that_raises_leaves_nothing(catalog: SqlCatalog, tmp_path:
     with transaction(engine, write=False) as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM bcd_environments").scalar_one() == 0
     engine.dispose()
+
+
+def test_a_lookup_in_a_large_catalog_uses_the_indexes(tmp_path: Path) -> None:
+    shape, url = Shape(20_000), f"sqlite:///{tmp_path}/large.db"
+    fill(url, shape)
+    workloads = [shape.workload(number) for number in range(0, shape.n_workloads, shape.n_workloads // 80)]
+    statements: list[tuple[str, object]] = []
+    with SqlCatalog.open_url(url) as catalog:
+        event.listen(catalog._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2:4]))
+        keys, clusters = [w.key for w in workloads], [w.cluster for w in workloads]
+        assert len(catalog.find_records(workloads=keys, clusters=clusters, anchors=[workloads[0].anchor])) > 8 * len(keys)
+        query, parameters = statements[-1]
+        with transaction(catalog._engine, write=False) as connection:
+            explained = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", parameters)  # type: ignore[arg-type]
+            plan = [row[3] for row in explained]
+        assert not [line for line in plan if line.startswith("SCAN bcd_")]
+        for used in ("USING COVERING INDEX ix_bcd_records_best", "ix_bcd_workloads_cluster", "ix_bcd_workloads_anchor"):
+            assert any(used in line for line in plan), plan
+    assert len(list(measure(url, shape, n_lookups=2, n_publishes=1).lines())) == 3
+
+
+def test_keeping_house_takes_a_constant_number_of_queries(catalog: SqlCatalog) -> None:
+    workload = make_workload("w")
+    catalog.put_workloads([workload])
+    key = catalog.put_environment(ENVIRONMENT)
+    records = [make_record(workload, key, run_id=f"run-{i}") for i in range(3000)]
+    catalog.add_records(records, [DIGEST] * len(records))
+    statements: list[str] = []
+    event.listen(catalog._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2].split()[0]))
+    beaten = catalog.beaten_records(8)
+    assert len(beaten) == 2992
+    catalog.remove_records(beaten)
+    catalog.count_rows()
+    assert statements == ["BEGIN", "SELECT", "BEGIN", "SELECT", "DELETE", "BEGIN", "SELECT", "SELECT"]
+
+
+def test_more_ids_than_a_statement_may_have_parameters(catalog: SqlCatalog) -> None:
+    ids = [f"{i:064x}" for i in range(300_000)]
+    catalog.remove_records(ids)
+    assert catalog.get_workloads(ids) == {}
+
+
+def test_a_catalog_by_its_url(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a folder/50%25 é.db"
+    (tmp_path / "a folder").mkdir()
+    with SqlCatalog.open_url(url) as catalog:
+        key = catalog.put_environment(ENVIRONMENT)
+    assert [path.name for path in (tmp_path / "a folder").iterdir()] == ["50%25 é.db"]
+    with SqlCatalog.open_url(url, create=False) as catalog:
+        assert catalog.get_environment(key).as_json() == ENVIRONMENT.as_json()
+
+
+def test_nothing_is_made_where_only_reading_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="is not there"):
+        SqlCatalog.open_url(f"sqlite:///{tmp_path}/none.db", create=False)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(SchemaMismatch, match="has no tables yet") as caught:
+        SqlCatalog.open_url(f"sqlite:///{tmp_path}/empty.db", create=False)
+    assert "bcd-registry db upgrade" in caught.value.hint
+
+
+SECRET = "hunter2hunter2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "catalog.db",
+        SECRET,
+        f"bcd:{SECRET}@host/bcd",
+        f"mysql://bcd:{SECRET}@host/bcd",
+        f"postgresql+psycopg2://bcd:{SECRET}@host/bcd",
+        f"postgresql+psycopg://bcd:{SECRET}",
+        f"postgresql+psycopg://bcd:{SECRET}@host",
+        f"postgresql+psycopg://bcd:p@{SECRET}@host/bcd",
+        f"postgresql+psycopg://bcd@host:{SECRET}/bcd",
+        "sqlite://",
+        "sqlite:///",
+    ],
+)
+def test_a_url_of_no_catalog(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        engine_of(url)
+    assert SECRET not in f"{caught.value.message} {caught.value.hint}"
+    assert "\n" not in caught.value.message
+    assert "postgresql+psycopg://" in caught.value.hint
+
+
+class Untouchable:
+    """In place of a catalog: any use of it is an error."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(name)
+
+
+WRITES: dict[str, Callable[[Catalog], object]] = {
+    "put_environment": lambda c: c.put_environment(ENVIRONMENT),
+    "put_workloads": lambda c: c.put_workloads([]),
+    "put_network": lambda c: c.put_network(make_network("ocr", "1", ())),
+    "delete_network": lambda c: c.delete_network("ocr", "1"),
+    "pin_network": lambda c: c.pin_network("ocr", "1"),
+    "unpin_network": lambda c: c.unpin_network("ocr", "1"),
+    "add_records": lambda c: c.add_records([], []),
+    "set_record_states": lambda c: c.set_record_states([], RecordState.CHECKED, ""),
+    "add_refutations": lambda c: c.add_refutations([]),
+    "forget_refutations": lambda c: c.forget_refutations([]),
+    "add_cost_model": lambda c: c.add_cost_model(make_snapshot(), DIGEST, DIGEST),
+    "put_run": lambda c: c.put_run(make_run("run-1")),
+    "remove_records": lambda c: c.remove_records([]),
+    "acquire_lease": lambda c: c.acquire_lease("c", "run-1", 1.0),
+    "renew_lease": lambda c: c.renew_lease(Lease("c", "run-1", 1, 0.0), 1.0),
+    "release_lease": lambda c: c.release_lease(Lease("c", "run-1", 1, 0.0)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_read_only_catalog_refuses_each_write_before_it_is_sent(name: str) -> None:
+    with pytest.raises(StoreDenied, match="read-only") as caught:
+        WRITES[name](ReadOnlyCatalog(Untouchable()))  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+def test_a_read_only_catalog_passes_every_read_on(catalog: SqlCatalog) -> None:
+    workload = make_workload("w")
+    catalog.put_workloads([workload])
+    network = make_network("ocr", "1", (workload,))
+    catalog.put_network(network)
+    catalog.pin_network("ocr", "1")
+    key = catalog.put_environment(ENVIRONMENT)
+    record = make_record(workload, key)
+    catalog.add_records([record], [DIGEST])
+    refutation = make_refutation(record, workload)
+    catalog.add_refutations([refutation])
+    catalog.add_cost_model(make_snapshot(), DIGEST, DIGEST)
+    catalog.put_run(make_run("run-1"))
+    reader = ReadOnlyCatalog(catalog)
+    assert reader.get_environment(key).as_json() == reader.get_environments([key])[key].as_json() == ENVIRONMENT.as_json()
+    assert reader.get_workloads([workload.key]) == {workload.key: workload}
+    assert reader.list_networks() == [reader.get_network("ocr", "1")] == [network]
+    assert reader.list_pins() == {("ocr", "1")}
+    assert reader.find_records(anchors=[workload.anchor], per_workload=1) == [(stored(record), DIGEST)]
+    assert reader.list_records(workload=workload.key, network=("ocr", "1"), limit=1) == [reader.get_record(record.id)]
+    assert reader.find_refutations([workload.cluster]) == [refutation]
+    assert reader.latest_cost_model(make_snapshot().target) == catalog.latest_cost_model(make_snapshot().target)
+    assert reader.list_runs(network="ocr", version="1", limit=1) == [make_run("run-1")]
+    assert reader.named_blobs() == {DIGEST}
+    assert reader.beaten_records(0) == []
+    assert reader.count_rows() == catalog.count_rows()
+    with pytest.raises(NotFound):
+        reader.get_network("ocr", "2")
+
+
+def test_every_method_of_the_port_is_a_read_or_a_write_of_the_read_only_catalog() -> None:
+    methods = {name for name in vars(Catalog) if not name.startswith("_")}
+    assert methods <= set(vars(ReadOnlyCatalog))
+    assert {name for name in methods if vars(ReadOnlyCatalog)[name].__doc__ == "Refused."} == set(WRITES)
+
+
+def test_a_text_that_is_not_unicode(catalog: SqlCatalog) -> None:
+    with pytest.raises(RegistryError, match="not Unicode"):
+        catalog.put_run(make_run("run \udcff"))
+    assert catalog.list_runs() == []

@@ -1,34 +1,52 @@
-"""Engines of SQLite: how a connection is opened, how a transaction begins, what its errors mean."""
+"""Engines of SQLite and PostgreSQL: how a connection is opened and how a transaction begins."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from bcd_registry.errors import NotFound, RegistryError, StoreDenied, StoreUnavailable
+from bcd_registry.errors import ConfigError, RegistryError
+from bcd_registry.urls import checked_database_url, sqlite_path
+
+from .failures import catalog_name, store_error
 
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another one before it gives up."""
 
+CONNECT_TIMEOUT_S = 5.0
+"""How long a server may take to let us in."""
+
+STATEMENT_TIMEOUT_S = 120.0
+"""How long PostgreSQL may work on one statement; a connection that waits that long in a transaction is closed."""
+
 _WRITES = "bcd_writes"
-_ERRORS: tuple[tuple[str, type[RegistryError], str, str], ...] = (
-    ("SQLITE_BUSY", StoreUnavailable, "is locked by another process", "wait for it to end, then run the command again"),
-    ("SQLITE_LOCKED", StoreUnavailable, "is locked by another process", "wait for it to end, then run the command again"),
-    ("SQLITE_FULL", StoreUnavailable, "has no space left", "free some space, or move the home with BCD_HOME"),
-    ("SQLITE_READONLY", StoreDenied, "is read-only for this user", "give this user write access, or set BCD_HOME"),
-    ("SQLITE_PERM", StoreDenied, "may not be used by this user", "give this user write access, or set BCD_HOME"),
-    ("SQLITE_CANTOPEN", StoreDenied, "cannot be opened", "it must be a file that this user may write; or set BCD_HOME"),
-    ("SQLITE_NOTADB", StoreUnavailable, "is not a database", "move the file away, or set BCD_HOME"),
-    ("SQLITE_CORRUPT", StoreUnavailable, "is damaged", "restore it from a backup, or move it away"),
-    ("SQLITE_CONSTRAINT_FOREIGNKEY", NotFound, "does not know what the row refers to", "store what it refers to first"),
-)
+_URLS = "postgresql+psycopg://ROLE:PASSWORD@HOST:PORT/DATABASE or sqlite:///FILE"
+
+
+def engine_of(url: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Engine:
+    """An engine over the database that the URL names; nothing is opened yet.
+
+    Raises:
+        ConfigError: It is no URL of PostgreSQL or of a SQLite file, or PostgreSQL's driver is not installed.
+    """
+    try:
+        checked = checked_database_url(url)
+    except ValueError as error:  # says nothing of the URL itself, which may hold a password
+        raise ConfigError(f"the database's URL {error}", hint=f"give {_URLS}") from None
+    if checked.startswith("sqlite:"):
+        return file_engine(sqlite_path(checked))
+    try:
+        return postgres_engine(make_url(checked), connect_timeout_s)
+    except ImportError as error:
+        raise ConfigError("PostgreSQL's driver is not installed", hint="pip install 'psycopg[binary]'") from error
 
 
 def file_engine(path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
@@ -43,33 +61,60 @@ def memory_engine() -> Engine:
     return _prepared(create_engine("sqlite://", connect_args={"check_same_thread": False}, **options))
 
 
+def postgres_engine(url: URL, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Engine:
+    """An engine over PostgreSQL: few connections, each tried before it is used, and a limit to every wait.
+
+    Raises:
+        ImportError: The driver is not installed.
+    """
+    session = {
+        "lock_timeout": f"{BUSY_TIMEOUT_S:.0f}s",
+        "statement_timeout": f"{STATEMENT_TIMEOUT_S:.0f}s",
+        "idle_in_transaction_session_timeout": f"{STATEMENT_TIMEOUT_S:.0f}s",
+        # A lookup reads some thousand rows that lie anywhere: by their indexes, and not by reading everything.
+        "random_page_cost": "1.1",
+        "jit": "off",
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in session.items())
+    given: dict[str, Any] = {
+        "connect_timeout": max(2, math.ceil(connect_timeout_s)),  # libpq takes whole seconds, and 1 for 2
+        "application_name": "bcd-registry",
+        "keepalives_idle": 15,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+        "prepare_threshold": None,  # a pooler between may give each transaction another server connection
+    }
+    arguments = {name: value for name, value in given.items() if name not in url.query}
+    arguments["options"] = f"{options} {url.query.get('options', '')}".strip()
+    pool: dict[str, Any] = {"pool_size": 2, "max_overflow": 6, "pool_timeout": BUSY_TIMEOUT_S, "pool_use_lifo": True}
+    return create_engine(url, connect_args=arguments, pool_pre_ping=True, **pool)
+
+
 @contextlib.contextmanager
 def transaction(engine: Engine, *, write: bool) -> Iterator[Connection]:
     """One transaction: committed at the end of the block, rolled back when it raises.
 
-    A writer takes SQLite's write lock at once, so that it never has to give up what it has read.
+    A reader sees one state of the database, whatever others write meanwhile. In SQLite a writer takes the write lock at
+    once, so that it never has to give up what it has read; in PostgreSQL each of its statements sees what is committed.
 
     Raises:
-        StoreUnavailable: Locked for too long, full, damaged.
-        StoreDenied: The file is not this user's to use.
+        StoreUnavailable: It does not answer, is locked for too long, full or damaged.
+        StoreDenied: It is not this user's to use.
         NotFound: A row refers to one that is not there.
+        RegistryError: A value cannot be stored.
     """
+    options: dict[str, Any] = {_WRITES: write}
+    if engine.dialect.name == "postgresql":
+        options = {"isolation_level": "READ COMMITTED" if write else "REPEATABLE READ"}
     try:
-        with engine.execution_options(**{_WRITES: write}).begin() as connection:
+        with engine.connect() as connection, connection.execution_options(**options).begin():
             yield connection
     except (DBAPIError, PoolTimeout) as error:
         raise store_error(error, engine) from error
-
-
-def store_error(error: DBAPIError | PoolTimeout, engine: Engine) -> RegistryError:
-    """The error to raise for one of the database."""
-    where = f"the catalog {engine.url.database or 'in memory'}"
-    code = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
-    for prefix, kind, message, hint in _ERRORS:
-        if code.startswith(prefix):
-            return kind(f"{where} {message}", hint=hint)
-    detail = str(getattr(error, "orig", None) or error).splitlines()[0]
-    return StoreUnavailable(f"{where} failed: {detail}", hint="check the disk and the file")
+    except UnicodeEncodeError as error:
+        message = f"{catalog_name(engine.url)} takes no text that is not Unicode"
+        raise RegistryError(message, hint="use another name: this one is not UTF-8") from error
 
 
 def _prepared(engine: Engine) -> Engine:

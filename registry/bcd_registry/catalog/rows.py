@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping
 from bcd_registry.model import (
     CostModelSnapshot,
     Decision,
+    Lease,
     NetworkVersion,
     RecordState,
     Refutation,
@@ -19,7 +20,6 @@ from bcd_registry.model import (
     Task,
     TuningRecord,
     Workload,
-    as_tuples,
     canonical_json,
     digest_of,
 )
@@ -126,13 +126,12 @@ def record_row(record: TuningRecord, trace_digest: str) -> Row:
 
 def record_of(row: RowMapping) -> tuple[TuningRecord, str]:
     """The record in the row, without its trace, and the digest of the trace."""
-    decisions: tuple[Decision, ...] = as_tuples(json.loads(row["decisions"]))
     record = TuningRecord(
         workload_key=row["workload_key"],
         environment_key=row["environment_key"],
         trace=None,
         sketch=row["sketch"],
-        decisions=decisions,
+        decisions=_decisions_of(row["decisions"]),
         run_times_s=tuple(json.loads(row["run_times_s"])),
         trials=row["trials"],
         depth=row["depth"],
@@ -144,6 +143,11 @@ def record_of(row: RowMapping) -> tuple[TuningRecord, str]:
         reason=row["reason"],
     )
     return record, row["trace_digest"]
+
+
+def _decisions_of(text: str) -> tuple[Decision, ...]:
+    """As they were: tuples, which is what makes two equal. A lookup reads thousands."""
+    return tuple((kind, tuple(value) if type(value) is list else value) for kind, value in json.loads(text))
 
 
 def refutation_row(refutation: Refutation) -> Row:
@@ -229,3 +233,8 @@ def run_of(row: RowMapping) -> RunSummary:
         created_at=row["created_at"],
         report=json.loads(row["report"]),
     )
+
+
+def lease_of(row: RowMapping) -> Lease:
+    """The lease in the row of `bcd_leases`."""
+    return Lease(name=row["name"], holder=row["holder"], token=row["token"], expires_at=row["expires_at"])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, func, inspect, select, text
 
-from bcd_registry.errors import RegistryError, SchemaMismatch
+from bcd_registry.errors import RegistryError, SchemaMismatch, StoreUnavailable
 
 from .engines import transaction
+from .failures import catalog_name
 from .tables import VERSION_TABLE, metadata
 
 if TYPE_CHECKING:
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 
 HEAD = "0003"
 """The revision that this release reads and writes; a test compares it with the newest migration."""
+
+_MIGRATION_LOCK = 0x6263645F72656769
+"""The advisory lock of PostgreSQL that one migrates under."""
 
 
 def migrations_folder() -> Path:
@@ -67,8 +73,11 @@ def require_head(connection: Connection) -> None:
     if not revision.isdigit() or len(revision) != len(HEAD):
         raise _mismatch(connection, f"has the unknown revision {revision!r}, this release needs {HEAD}")
     if revision > HEAD:
-        message = f"{_name(connection)} has revision {revision}, made by a newer release; this one reads {HEAD}"
-        raise SchemaMismatch(message, hint="install a newer bcd-registry; `bcd-registry db upgrade` cannot go back")
+        name, hint = (
+            catalog_name(connection.engine.url),
+            "install a newer bcd-registry; `bcd-registry db upgrade` cannot go back",
+        )
+        raise SchemaMismatch(f"{name} has revision {revision}, made by a newer release; this one reads {HEAD}", hint=hint)
     raise _mismatch(connection, f"has revision {revision}, this release needs {HEAD}")
 
 
@@ -85,19 +94,36 @@ def create_or_check(engine: Engine) -> None:
         if not fresh:
             require_head(connection)
     if fresh:
-        with transaction(engine, write=True) as connection:
+        with _migration(engine) as connection:
             if current_revision(connection) is None:
                 upgrade(connection)
             require_head(connection)
 
 
+def check(engine: Engine) -> None:
+    """Refuse a database that is not at `HEAD`, and make nothing.
+
+    Raises:
+        StoreUnavailable: There is no such file.
+        SchemaMismatch: It has no tables of a registry, or is older, newer, or of no known revision.
+    """
+    if engine.dialect.name == "sqlite" and engine.url.database and not Path(engine.url.database).exists():
+        raise StoreUnavailable(
+            f"{catalog_name(engine.url)} is not there", hint="check the path, or run `bcd-registry tune` first"
+        )
+    with transaction(engine, write=False) as connection:
+        require_head(connection)
+
+
 def upgrade_database(engine: Engine) -> tuple[str | None, str]:
     """Bring the database to `HEAD` in one transaction; returns the revisions before and after.
+
+    Of two processes that do so at once, the second waits and then finds it done.
 
     Raises:
         SchemaMismatch: It is newer, or of no known revision.
     """
-    with transaction(engine, write=True) as connection:
+    with _migration(engine) as connection:
         before = current_revision(connection)
         if before not in (None, *known_revisions()):
             require_head(connection)
@@ -126,6 +152,17 @@ def downgrade(connection: Connection, revision: str) -> None:
     command.downgrade(_config(connection), revision)
 
 
+@contextlib.contextmanager
+def _migration(engine: Engine) -> Iterator[Connection]:
+    """A transaction that no other migration overlaps, and that may take its time."""
+    with transaction(engine, write=True) as connection:
+        if connection.dialect.name == "postgresql":
+            limits = [func.set_config(name, "0", True) for name in ("lock_timeout", "statement_timeout")]
+            connection.execute(select(*limits))
+            connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        yield connection
+
+
 def _config(connection: Connection) -> Config:
     # Alembic is imported where it is used: a database that is at `HEAD` opens without it.
     from alembic.config import Config
@@ -136,9 +173,5 @@ def _config(connection: Connection) -> Config:
     return config
 
 
-def _name(connection: Connection) -> str:
-    return f"the catalog {connection.engine.url.database or 'in memory'}"
-
-
 def _mismatch(connection: Connection, what: str) -> SchemaMismatch:
-    return SchemaMismatch(f"{_name(connection)} {what}", hint="run `bcd-registry db upgrade`")
+    return SchemaMismatch(f"{catalog_name(connection.engine.url)} {what}", hint="run `bcd-registry db upgrade`")

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    Select,
-    Table,
-    and_,
-    case,
-    delete,
-    func,
-    or_,
-    select,
-    union,
-    update,
-)
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine, Select, delete, func, select, union, update
 
-from bcd_registry.errors import NotFound
+from bcd_registry.errors import Conflict, NotFound
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
+    Lease,
     NetworkVersion,
     RecordState,
     Refutation,
@@ -40,20 +26,42 @@ from bcd_registry.model import (
 )
 from bcd_registry.staleness import environment_key
 
-from . import rows, tables
-from .engines import BUSY_TIMEOUT_S, file_engine, memory_engine, transaction
-from .schema import create_or_check
+from . import rows, schema, statements, tables
+from .engines import BUSY_TIMEOUT_S, CONNECT_TIMEOUT_S, engine_of, file_engine, memory_engine, transaction
+from .statements import among, begins_with, insert_into, replace_in
 
-_STATE_ORDER = {state.value: rank for rank, state in enumerate(RecordState)}
-_HEX = frozenset("0123456789abcdef")
+_COUNTED = {
+    "environments": tables.environments,
+    "workloads": tables.workloads,
+    "networks": tables.networks,
+    "pins": tables.pins,
+    "refutations": tables.refutations,
+    "cost_models": tables.cost_models,
+    "runs": tables.runs,
+}
 
 
 class SqlCatalog:
     """A `Catalog` over an engine. Threads may share it; after a fork the child opens its own."""
 
     def __init__(self, engine: Engine) -> None:
-        """Use a database that is at this release's revision already; see `open_file` and `open_memory`."""
+        """Use a database that is at this release's revision already; see `open_url`, `open_file` and `open_memory`."""
         self._engine = engine
+
+    @classmethod
+    def open_url(cls, url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, create: bool = True) -> SqlCatalog:
+        """The catalog in the database of a URL: `postgresql+psycopg://...` or `sqlite:///FILE`.
+
+        Args:
+            create: Make the tables when there are none; otherwise such a database is refused.
+
+        Raises:
+            ConfigError: The URL names no such database.
+            SchemaMismatch: Its revision is not this release's.
+            StoreUnavailable: It does not answer, is not there, locked, full or damaged.
+            StoreDenied: It is not this user's to use.
+        """
+        return cls._opened(engine_of(url, connect_timeout_s), create=create)
 
     @classmethod
     def open_file(cls, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> SqlCatalog:
@@ -72,9 +80,12 @@ class SqlCatalog:
         return cls._opened(memory_engine())
 
     @classmethod
-    def _opened(cls, engine: Engine) -> SqlCatalog:
+    def _opened(cls, engine: Engine, *, create: bool = True) -> SqlCatalog:
         try:
-            create_or_check(engine)
+            if create:
+                schema.create_or_check(engine)
+            else:
+                schema.check(engine)
         except BaseException:
             engine.dispose()
             raise
@@ -95,7 +106,7 @@ class SqlCatalog:
         key = environment_key(environment)
         with transaction(self._engine, write=True) as connection:
             row = {"key": key, "fields": canonical_json(environment.as_json())}
-            connection.execute(_insert(connection, tables.environments).on_conflict_do_nothing(), row)
+            connection.execute(insert_into(connection, tables.environments).on_conflict_do_nothing(), row)
         return key
 
     def get_environment(self, key: str) -> Environment:
@@ -110,30 +121,32 @@ class SqlCatalog:
     def get_environments(self, keys: Sequence[str]) -> Mapping[str, Environment]:
         """See `Catalog.get_environments`."""
         table = tables.environments
-        query = select(table).where(table.c.key.in_(set(keys)))
         with transaction(self._engine, write=False) as connection:
-            return {row["key"]: Environment(json.loads(row["fields"])) for row in connection.execute(query).mappings()}
+            found = connection.execute(select(table).where(among(connection, table.c.key, keys))).mappings()
+            return {row["key"]: Environment(json.loads(row["fields"])) for row in found}
 
     def put_workloads(self, workloads: Sequence[Workload]) -> None:
         """See `Catalog.put_workloads`."""
         if workloads:
             with transaction(self._engine, write=True) as connection:
-                insert = _insert(connection, tables.workloads).on_conflict_do_nothing()
-                connection.execute(insert, [rows.workload_row(w) for w in workloads])
+                insert = insert_into(connection, tables.workloads).on_conflict_do_nothing()
+                connection.execute(insert, _in_order((rows.workload_row(w) for w in workloads), "key"))
 
     def get_workloads(self, keys: Sequence[str]) -> Mapping[str, Workload]:
         """See `Catalog.get_workloads`."""
+        table = tables.workloads
         with transaction(self._engine, write=False) as connection:
-            return _workloads(connection, keys)
+            found = connection.execute(select(table).where(among(connection, table.c.key, keys))).mappings()
+            return {row["key"]: rows.workload_of(row) for row in found}
 
     def put_network(self, network: NetworkVersion) -> None:
         """See `Catalog.put_network`."""
-        table = tables.networks
+        tasks = tables.network_tasks
         with transaction(self._engine, write=True) as connection:
-            connection.execute(delete(table).where(table.c.name == network.name, table.c.version == network.version))
-            connection.execute(table.insert(), rows.network_row(network))
+            connection.execute(replace_in(connection, tables.networks), rows.network_row(network))
+            connection.execute(delete(tasks).where(tasks.c.network == network.name, tasks.c.version == network.version))
             if network.tasks:
-                connection.execute(tables.network_tasks.insert(), rows.task_rows(network))
+                connection.execute(tasks.insert(), rows.task_rows(network))
 
     def list_networks(self) -> list[NetworkVersion]:
         """See `Catalog.list_networks`."""
@@ -145,35 +158,64 @@ class SqlCatalog:
         with transaction(self._engine, write=False) as connection:
             found = _networks(connection, name, version)
         if not found:
-            raise NotFound(
-                f"no network {name!r} version {version!r} in the registry", hint="`bcd-registry networks list` lists them"
-            )
+            raise _no_network(name, version)
         return found[0]
 
-    def add_records(self, records: Sequence[TuningRecord], trace_digests: Sequence[str]) -> None:
+    def delete_network(self, name: str, version: str) -> None:
+        """See `Catalog.delete_network`."""
+        networks, pins = tables.networks, tables.pins
+        pinned = select(pins).where(pins.c.network == name, pins.c.version == version)
+        with transaction(self._engine, write=True) as connection:
+            _lock_network(connection, name, version)
+            if connection.execute(pinned).first() is not None:
+                raise Conflict(f"network {name!r} version {version!r} is pinned", hint="unpin it first")
+            connection.execute(delete(networks).where(networks.c.name == name, networks.c.version == version))
+
+    def pin_network(self, name: str, version: str) -> None:
+        """See `Catalog.pin_network`."""
+        row = {"network": name, "version": version, "created_at": time.time()}
+        with transaction(self._engine, write=True) as connection:
+            _lock_network(connection, name, version)
+            connection.execute(insert_into(connection, tables.pins).on_conflict_do_nothing(), row)
+
+    def unpin_network(self, name: str, version: str) -> None:
+        """See `Catalog.unpin_network`."""
+        pins = tables.pins
+        with transaction(self._engine, write=True) as connection:
+            connection.execute(delete(pins).where(pins.c.network == name, pins.c.version == version))
+
+    def list_pins(self) -> set[tuple[str, str]]:
+        """See `Catalog.list_pins`."""
+        with transaction(self._engine, write=False) as connection:
+            return {(pin.network, pin.version) for pin in connection.execute(select(tables.pins))}
+
+    def add_records(
+        self, records: Sequence[TuningRecord], trace_digests: Sequence[str], *, fences: Sequence[Lease] = ()
+    ) -> None:
         """See `Catalog.add_records`."""
-        if records:
+        new = [rows.record_row(r, d) for r, d in zip(records, trace_digests, strict=True)]
+        if new or fences:
             with transaction(self._engine, write=True) as connection:
-                new = [rows.record_row(r, d) for r, d in zip(records, trace_digests, strict=True)]
-                connection.execute(_upsert_record(connection), new)
+                _require_held(connection, fences)
+                if new:
+                    connection.execute(statements.upsert_record(connection), _in_order(new, "id"))
 
     def set_record_states(self, ids: Sequence[str], state: RecordState, reason: str) -> None:
         """See `Catalog.set_record_states`."""
         table = tables.records
-        chosen = table.c.id.in_(set(ids))
         with transaction(self._engine, write=True) as connection:
-            missing = set(ids) - set(connection.execute(select(table.c.id).where(chosen)).scalars())
+            missing = set(ids) - set(connection.execute(statements.locked_records(connection, ids)).scalars())
             if missing:
                 raise NotFound(f"no record {_shortened(missing)} in the registry")
+            chosen = among(connection, table.c.id, ids)
             connection.execute(update(table).where(chosen).values(state=state.value, reason=reason))
 
     def find_records(
         self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
     ) -> list[tuple[TuningRecord, str]]:
         """See `Catalog.find_records`."""
-        query = _best_records(_workloads_where(workloads, clusters, anchors), per_workload)
         with transaction(self._engine, write=False) as connection:
-            return _records(connection, query)
+            return _records(connection, statements.best_records(connection, workloads, clusters, anchors, per_workload))
 
     def list_records(
         self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
@@ -182,7 +224,7 @@ class SqlCatalog:
         table, tasks = tables.records, tables.network_tasks
         query = select(table).order_by(table.c.created_at.desc(), table.c.id).limit(limit)
         if workload is not None:
-            query = query.where(_begins_with(table.c.workload_key, workload))
+            query = query.where(begins_with(table.c.workload_key, workload))
         if network is not None:
             of_network = select(tasks.c.workload_key).where(tasks.c.network == network[0], tasks.c.version == network[1])
             query = query.where(table.c.workload_key.in_(of_network))
@@ -192,7 +234,7 @@ class SqlCatalog:
     def get_record(self, id_prefix: str) -> tuple[TuningRecord, str]:
         """See `Catalog.get_record`."""
         table = tables.records
-        query = select(table).where(_begins_with(table.c.id, id_prefix)).order_by(table.c.id).limit(4)
+        query = select(table).where(begins_with(table.c.id, id_prefix)).order_by(table.c.id).limit(4)
         with transaction(self._engine, write=False) as connection:
             found = _records(connection, query)
         if not found:
@@ -204,29 +246,33 @@ class SqlCatalog:
 
     def add_refutations(self, refutations: Sequence[Refutation]) -> None:
         """See `Catalog.add_refutations`."""
+        table = tables.refutations
         if refutations:
+            new = _in_order((rows.refutation_row(r) for r in refutations), *table.primary_key.columns.keys())
             with transaction(self._engine, write=True) as connection:
-                connection.execute(_upsert_refutation(connection), [rows.refutation_row(r) for r in refutations])
+                connection.execute(statements.locked_records(connection, [r.record_id for r in refutations], as_they_are=True))
+                connection.execute(replace_in(connection, table), new)
 
     def find_refutations(self, clusters: Sequence[str]) -> list[Refutation]:
         """See `Catalog.find_refutations`."""
         table = tables.refutations
-        query = select(table).where(table.c.cluster.in_(set(clusters)))
         order = (table.c.created_at.desc(), *table.primary_key.columns)
         with transaction(self._engine, write=False) as connection:
-            return [rows.refutation_of(row) for row in connection.execute(query.order_by(*order)).mappings()]
+            query = select(table).where(among(connection, table.c.cluster, clusters)).order_by(*order)
+            return [rows.refutation_of(row) for row in connection.execute(query).mappings()]
 
     def forget_refutations(self, record_ids: Sequence[str]) -> None:
         """See `Catalog.forget_refutations`."""
         table = tables.refutations
         with transaction(self._engine, write=True) as connection:
-            connection.execute(delete(table).where(table.c.record_id.in_(set(record_ids))))
+            connection.execute(statements.locked_records(connection, record_ids))
+            connection.execute(delete(table).where(among(connection, table.c.record_id, record_ids)))
 
     def add_cost_model(self, snapshot: CostModelSnapshot, booster_digest: str, samples_digest: str) -> None:
         """See `Catalog.add_cost_model`."""
         row = rows.cost_model_row(snapshot, booster_digest, samples_digest)
         with transaction(self._engine, write=True) as connection:
-            connection.execute(_insert(connection, tables.cost_models).on_conflict_do_nothing(), row)
+            connection.execute(insert_into(connection, tables.cost_models).on_conflict_do_nothing(), row)
 
     def latest_cost_model(self, target: str) -> tuple[CostModelSnapshot, str, str] | None:
         """See `Catalog.latest_cost_model`."""
@@ -238,10 +284,8 @@ class SqlCatalog:
 
     def put_run(self, run: RunSummary) -> None:
         """See `Catalog.put_run`."""
-        row = rows.run_row(run)
         with transaction(self._engine, write=True) as connection:
-            insert = _insert(connection, tables.runs)
-            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=_excluded(insert, row)), row)
+            connection.execute(replace_in(connection, tables.runs), rows.run_row(run))
 
     def list_runs(self, *, network: str | None = None, version: str | None = None, limit: int = 20) -> list[RunSummary]:
         """See `Catalog.list_runs`."""
@@ -261,67 +305,54 @@ class SqlCatalog:
         with transaction(self._engine, write=False) as connection:
             return set(connection.execute(query).scalars())
 
+    def beaten_records(self, keep: int) -> list[str]:
+        """See `Catalog.beaten_records`."""
+        with transaction(self._engine, write=False) as connection:
+            return list(connection.execute(statements.beaten_records(keep)).scalars())
 
-def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert that can say what to do on a conflict; the two dialects spell it alike."""
-    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+    def remove_records(self, ids: Sequence[str]) -> None:
+        """See `Catalog.remove_records`."""
+        table = tables.records
+        with transaction(self._engine, write=True) as connection:
+            connection.execute(statements.locked_records(connection, ids))
+            connection.execute(delete(table).where(among(connection, table.c.id, ids)))
 
+    def count_rows(self) -> Mapping[str, int]:
+        """See `Catalog.count_rows`."""
+        state, cluster = tables.records.c.state, tables.workloads.c.cluster
+        counts = [select(func.count()).select_from(table).scalar_subquery().label(name) for name, table in _COUNTED.items()]
+        clusters = select(func.count(cluster.distinct())).scalar_subquery().label("clusters")
+        with transaction(self._engine, write=False) as connection:
+            found = dict(connection.execute(select(*counts, clusters)).mappings().one())
+            by_state = {row[0]: row[1] for row in connection.execute(select(state, func.count()).group_by(state))}
+        return {**found, **{s.value: by_state.get(s.value, 0) for s in RecordState}}
 
-def _excluded(insert: sqlite.Insert | postgresql.Insert, names: Iterable[str]) -> dict[str, Any]:
-    return {name: insert.excluded[name] for name in names if name != "id"}
+    def acquire_lease(self, name: str, holder: str, ttl_s: float) -> Lease | None:
+        """See `Catalog.acquire_lease`."""
+        with transaction(self._engine, write=True) as connection:
+            row = connection.execute(statements.acquire_lease(connection, name, holder, ttl_s)).mappings().one_or_none()
+        return None if row is None else rows.lease_of(row)
 
+    def renew_lease(self, lease: Lease, ttl_s: float) -> Lease | None:
+        """See `Catalog.renew_lease`."""
+        with transaction(self._engine, write=True) as connection:
+            row = connection.execute(statements.renew_lease(connection, lease, ttl_s)).mappings().one_or_none()
+        return None if row is None else rows.lease_of(row)
 
-def _upsert_record(connection: Connection) -> sqlite.Insert | postgresql.Insert:
-    table = tables.records
-    insert = _insert(connection, table)
-    return insert.on_conflict_do_update(
-        index_elements=["id"],
-        set_=_excluded(insert, table.c.keys()),
-        where=_state_rank(insert.excluded.state) >= _state_rank(table.c.state),
-    )
-
-
-def _upsert_refutation(connection: Connection) -> sqlite.Insert | postgresql.Insert:
-    table = tables.refutations
-    insert = _insert(connection, table)
-    return insert.on_conflict_do_update(index_elements=table.primary_key.columns.keys(), set_=_excluded(insert, table.c.keys()))
-
-
-def _state_rank(state: ColumnElement[str]) -> ColumnElement[int]:
-    return case(_STATE_ORDER, value=state)
-
-
-def _workloads_where(workloads: Sequence[str], clusters: Sequence[str], anchors: Sequence[str]) -> Select[tuple[str]]:
-    table = tables.workloads
-    chosen = or_(table.c.key.in_(workloads), table.c.cluster.in_(clusters), table.c.anchor.in_(anchors))
-    return select(table.c.key).where(chosen)
-
-
-def _best_records(workload_keys: Select[tuple[str]], per_workload: int) -> Select[Any]:
-    table = tables.records
-    order = (_state_rank(table.c.state).desc(), table.c.median_s, table.c.id)
-    place = func.row_number().over(partition_by=(table.c.workload_key, table.c.environment_key), order_by=order)
-    usable = and_(table.c.workload_key.in_(workload_keys), table.c.state != RecordState.QUARANTINED.value)
-    ranked = select(table, place.label("place")).where(usable).subquery()
-    columns = [ranked.c[column.name] for column in table.c]
-    by_place = (ranked.c.workload_key, ranked.c.environment_key, ranked.c.place)
-    return select(*columns).where(ranked.c.place <= per_workload).order_by(*by_place)
+    def release_lease(self, lease: Lease) -> None:
+        """See `Catalog.release_lease`."""
+        with transaction(self._engine, write=True) as connection:
+            connection.execute(statements.release_lease(lease))
 
 
 def _records(connection: Connection, query: Select[Any]) -> list[tuple[TuningRecord, str]]:
     return [rows.record_of(row) for row in connection.execute(query).mappings()]
 
 
-def _workloads(connection: Connection, keys: Sequence[str]) -> dict[str, Workload]:
-    table = tables.workloads
-    found = connection.execute(select(table).where(table.c.key.in_(set(keys)))).mappings()
-    return {row["key"]: rows.workload_of(row) for row in found}
-
-
 def _networks(connection: Connection, name: str | None = None, version: str | None = None) -> list[NetworkVersion]:
-    """Every network, or that one, in three queries."""
+    """Every network, or that one, in three queries, by name and version as Python orders them: no two databases agree."""
     networks, tasks, workloads = tables.networks, tables.network_tasks, tables.workloads
-    chosen_networks = select(networks).order_by(networks.c.name, networks.c.version)
+    chosen_networks = select(networks)
     chosen_tasks = select(tasks).order_by(tasks.c.position)
     if name is not None:
         chosen_networks = chosen_networks.where(networks.c.name == name, networks.c.version == version)
@@ -332,16 +363,50 @@ def _networks(connection: Connection, name: str | None = None, version: str | No
     by_network: dict[tuple[str, str], list[Any]] = {}
     for row in task_rows:
         by_network.setdefault((row["network"], row["version"]), []).append(rows.task_of(row, by_key))
-    return [
-        rows.network_of(row, tuple(by_network.get((row["name"], row["version"]), ())))
-        for row in connection.execute(chosen_networks).mappings()
-    ]
+    found = connection.execute(chosen_networks).mappings()
+    versions = [rows.network_of(row, tuple(by_network.get((row["name"], row["version"]), ()))) for row in found]
+    return sorted(versions, key=lambda network: (network.name, network.version))
 
 
-def _begins_with(column: Column[str], prefix: str) -> ColumnElement[bool]:
-    """Whether a hex digest begins with the prefix; a range, since LIKE uses no index."""
-    prefix = prefix.lower()
-    return and_(column >= prefix, column < f"{prefix}g") if set(prefix) <= _HEX else column.is_(None)
+def _lock_network(connection: Connection, name: str, version: str) -> None:
+    """Keep the version as it is until the transaction ends.
+
+    Raises:
+        NotFound: There is none.
+    """
+    table = tables.networks
+    query = select(table.c.name).where(table.c.name == name, table.c.version == version).with_for_update()
+    if connection.execute(query).first() is None:
+        raise _no_network(name, version)
+
+
+def _no_network(name: str, version: str) -> NotFound:
+    message = f"no network {name!r} version {version!r} in the registry"
+    return NotFound(message, hint="`bcd-registry networks list` lists them")
+
+
+def _require_held(connection: Connection, fences: Sequence[Lease]) -> None:
+    """Keep the leases where they are until the transaction ends.
+
+    Raises:
+        Conflict: One of them went to another holder.
+    """
+    if not fences:
+        return
+    found = connection.execute(statements.held_leases(connection, [fence.name for fence in fences])).mappings()
+    held = {row["name"]: rows.lease_of(row) for row in found}
+    for fence in fences:
+        lease = held.get(fence.name)
+        if lease is None or (lease.holder, lease.token) != (fence.holder, fence.token):
+            other = "nobody" if lease is None else lease.holder
+            raise Conflict(
+                f"the lease {fence.name!r} of {fence.holder} went to {other}", hint="what it was for is another's now"
+            )
+
+
+def _in_order(new: Iterable[rows.Row], *names: str) -> list[rows.Row]:
+    """Ordered by primary key: writers that lock rows in one order never wait for each other in a circle."""
+    return sorted(new, key=lambda row: [row[name] for name in names])
 
 
 def _shortened(ids: Iterable[str]) -> str:

@@ -98,7 +98,8 @@ records = Table(
     Column("run_id", Text, nullable=False),
     Column("parent_id", String(DIGEST_LENGTH)),
     Column("created_at", Double, nullable=False, index=True),
-    Index("ix_bcd_records_workload_key_environment_key", "workload_key", "environment_key"),
+    # A lookup ranks the records of a workload within this index and reads only the best of them.
+    Index("ix_bcd_records_best", "workload_key", "environment_key", "state", "median_s", "id"),
 )
 
 refutations = Table(

@@ -5,14 +5,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import random
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bcd_registry.errors import NotFound
-from bcd_registry.model import RecordState, Refutation, TuningRecord, Workload
+from bcd_registry.errors import Conflict, NotFound
+from bcd_registry.model import Lease, RecordState, Refutation, TuningRecord, Workload
 from bcd_registry.ports import Catalog
 from bcd_registry.staleness import environment_key
 
@@ -29,6 +32,14 @@ from .values import (
 )
 
 DIGEST = hex_of("trace")
+LONG_S = 1000.0
+EXPIRED_S = 0.0
+
+
+def taken(lease: Lease | None) -> Lease:
+    """The lease, which must not be None."""
+    assert lease is not None
+    return lease
 
 
 def stored(record: TuningRecord) -> TuningRecord:
@@ -339,3 +350,273 @@ class CatalogContract:
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(write, range(16))) == {0}
         assert len(catalog.list_records(limit=1000)) == 80
+
+    def test_pins(self, catalog: Catalog, workload: Workload) -> None:
+        catalog.put_network(make_network("ocr", "1", (workload,)))
+        assert catalog.list_pins() == set()
+        for _ in range(2):
+            catalog.pin_network("ocr", "1")
+            assert catalog.list_pins() == {("ocr", "1")}
+        with pytest.raises(NotFound, match="ocr"):
+            catalog.pin_network("ocr", "2")
+        for _ in range(2):
+            catalog.unpin_network("ocr", "1")
+            assert catalog.list_pins() == set()
+        catalog.unpin_network("none", "")
+
+    def test_a_network_that_is_put_anew_stays_pinned(self, catalog: Catalog, workload: Workload) -> None:
+        catalog.put_network(make_network("ocr", "1", (workload,)))
+        catalog.pin_network("ocr", "1")
+        new = make_network("ocr", "1", (), source="new.onnx")
+        catalog.put_network(new)
+        assert catalog.list_pins() == {("ocr", "1")}
+        assert catalog.list_networks() == [new]
+
+    def test_deleting_a_network_keeps_its_workloads_and_their_records(
+        self, catalog: Catalog, workload: Workload, prior: TuningRecord
+    ) -> None:
+        one, two = (make_network("ocr", version, (workload,)) for version in "12")
+        for network in (one, two):
+            catalog.put_network(network)
+        catalog.delete_network("ocr", "1")
+        assert catalog.list_networks() == [two]
+        assert catalog.list_records(network=("ocr", "1")) == []
+        assert catalog.get_workloads([workload.key]) == {workload.key: workload}
+        assert catalog.list_records() == [(stored(prior), DIGEST)]
+        with pytest.raises(NotFound, match="ocr"):
+            catalog.delete_network("ocr", "1")
+
+    def test_a_pinned_network_is_not_deleted(self, catalog: Catalog, workload: Workload) -> None:
+        network = make_network("ocr", "1", (workload,))
+        catalog.put_network(network)
+        catalog.pin_network("ocr", "1")
+        with pytest.raises(Conflict, match="pinned") as caught:
+            catalog.delete_network("ocr", "1")
+        assert caught.value.hint
+        assert catalog.list_networks() == [network]
+        catalog.unpin_network("ocr", "1")
+        catalog.delete_network("ocr", "1")
+        assert catalog.list_networks() == []
+
+    def test_beaten_records(self, catalog: Catalog, workload: Workload, environment: str) -> None:
+        other = catalog.put_environment(make_environment(tvm="0.26.0"))
+        records = {
+            f"{key[:4]} {state} {ms}": make_record(
+                workload, key, run_id=f"{key[:4]} {state} {ms}", state=state, run_times_s=(ms * 1e-3,)
+            )
+            for key in (environment, other)
+            for state in RecordState
+            for ms in (3, 1, 2)
+        }
+        catalog.add_records(list(records.values()), [DIGEST] * len(records))
+        names = {record.id: name for name, record in records.items()}
+        for keep, beaten in (
+            (9, ()),
+            (8, ("measured 3",)),
+            (4, ("checked 2", "checked 3", "measured 1", "measured 2", "measured 3")),
+        ):
+            expected = {f"{key[:4]} {name}" for key in (environment, other) for name in beaten}
+            assert {names[i] for i in catalog.beaten_records(keep)} == expected
+        assert len(catalog.beaten_records(0)) == 18
+
+    def test_equals_are_beaten_in_one_order(self, catalog: Catalog, workload: Workload, environment: str) -> None:
+        records = [make_record(workload, environment, run_id=f"run-{i}") for i in range(5)]
+        catalog.add_records(records, [DIGEST] * 5)
+        by_id = sorted(record.id for record in records)
+        assert sorted(catalog.beaten_records(2)) == by_id[2:]
+        assert [record.id for record, _ in catalog.find_records(workloads=[workload.key], per_workload=2)] == by_id[:2]
+
+    def test_records_of_pinned_networks_are_not_beaten(self, catalog: Catalog, environment: str) -> None:
+        workloads = [make_workload(f"w{i}") for i in range(3)]
+        catalog.put_workloads(workloads)
+        catalog.put_network(make_network("ocr", "1", tuple(workloads[:2])))
+        catalog.put_network(make_network("det", "1", tuple(workloads[1:])))
+        records = [make_record(w, environment, run_id=f"run-{i}") for w in workloads for i in range(2)]
+        catalog.add_records(records, [DIGEST] * 6)
+        assert len(catalog.beaten_records(1)) == 3
+        catalog.pin_network("ocr", "1")
+        (beaten,) = catalog.beaten_records(1)
+        assert catalog.get_record(beaten)[0].workload_key == workloads[2].key
+        catalog.pin_network("det", "1")
+        assert catalog.beaten_records(1) == []
+
+    def test_removing_records_removes_what_was_refuted_of_them(
+        self, catalog: Catalog, workload: Workload, environment: str, prior: TuningRecord
+    ) -> None:
+        others = [make_record(workload, environment, run_id=f"other-{i}", parent_id=prior.id) for i in range(2)]
+        catalog.add_records(others, [DIGEST] * 2)
+        kept = make_refutation(others[1], workload)
+        catalog.add_refutations([make_refutation(prior, workload), kept])
+        catalog.remove_records([])
+        for _ in range(2):
+            catalog.remove_records([prior.id, others[0].id, hex_of("none")])
+            assert catalog.list_records() == [(stored(others[1]), DIGEST)]
+            assert catalog.find_refutations([workload.cluster]) == [kept]
+
+    def test_counting_rows(self, catalog: Catalog, environment: str) -> None:
+        nothing = dict.fromkeys(("workloads", "clusters", "networks", "pins", "refutations", "cost_models", "runs"), 0)
+        by_state = dict.fromkeys((state.value for state in RecordState), 0)
+        assert catalog.count_rows() == {**nothing, **by_state, "environments": 1}
+        workloads = [make_workload(name, cluster=cluster) for name, cluster in (("x", "c"), ("y", "c"), ("z", "d"))]
+        catalog.put_workloads(workloads)
+        catalog.put_network(make_network("ocr", "1", tuple(workloads)))
+        catalog.pin_network("ocr", "1")
+        states = [RecordState.MEASURED, RecordState.MEASURED, RecordState.PUBLISHED, RecordState.QUARANTINED]
+        records = [make_record(workloads[0], environment, run_id=f"run-{i}", state=state) for i, state in enumerate(states)]
+        catalog.add_records(records, [DIGEST] * 4)
+        catalog.add_refutations([make_refutation(record, workloads[1]) for record in records[:2]])
+        catalog.add_cost_model(make_snapshot(), hex_of("booster"), hex_of("samples"))
+        catalog.put_run(make_run("run-1"))
+        assert catalog.count_rows() == {
+            "environments": 1,
+            "workloads": 3,
+            "clusters": 2,
+            "networks": 1,
+            "pins": 1,
+            "refutations": 2,
+            "cost_models": 1,
+            "runs": 1,
+            "measured": 2,
+            "checked": 0,
+            "published": 1,
+            "quarantined": 1,
+        }
+
+    def test_a_lease_has_one_holder(self, catalog: Catalog) -> None:
+        lease = taken(catalog.acquire_lease("cluster c", "run-1", LONG_S))
+        assert (lease.name, lease.holder) == ("cluster c", "run-1")
+        assert catalog.acquire_lease("cluster c", "run-2", LONG_S) is None
+        assert taken(catalog.acquire_lease("cluster d", "run-2", LONG_S)).holder == "run-2"
+
+    def test_a_holder_that_asks_again_gets_its_own_lease_renewed(self, catalog: Catalog) -> None:
+        lease = taken(catalog.acquire_lease("c", "run-1", LONG_S))
+        again = taken(catalog.acquire_lease("c", "run-1", 2 * LONG_S))
+        assert again.token == lease.token
+        assert again.expires_at > lease.expires_at + 0.9 * LONG_S
+        longest = taken(catalog.renew_lease(lease, 3 * LONG_S))
+        assert longest.token == lease.token
+        assert longest.expires_at > again.expires_at + 0.9 * LONG_S
+
+    def test_an_expired_lease_goes_to_the_next(self, catalog: Catalog) -> None:
+        lease = taken(catalog.acquire_lease("c", "run-1", EXPIRED_S))
+        other = taken(catalog.acquire_lease("c", "run-2", LONG_S))
+        assert other.token > lease.token
+        assert catalog.renew_lease(lease, LONG_S) is None
+        assert catalog.acquire_lease("c", "run-1", LONG_S) is None
+        catalog.release_lease(lease)
+        assert taken(catalog.renew_lease(other, LONG_S)).token == other.token
+
+    def test_an_expired_lease_that_nobody_took_is_renewed(self, catalog: Catalog) -> None:
+        lease = taken(catalog.acquire_lease("c", "run-1", EXPIRED_S))
+        assert taken(catalog.renew_lease(lease, LONG_S)).token == lease.token
+        assert catalog.acquire_lease("c", "run-2", LONG_S) is None
+
+    def test_a_token_never_goes_back(self, catalog: Catalog) -> None:
+        tokens = []
+        for i in range(6):
+            lease = taken(catalog.acquire_lease("c", f"run-{i % 2}", LONG_S))
+            tokens.append(lease.token)
+            for _ in range(2):
+                catalog.release_lease(lease)
+        assert all(a < b for a, b in itertools.pairwise(tokens))
+
+    def test_a_lease_that_was_never_there_is_not_renewed(self, catalog: Catalog) -> None:
+        unknown = Lease("c", "run-1", 1, 0.0)
+        assert catalog.renew_lease(unknown, LONG_S) is None
+        catalog.release_lease(unknown)
+        assert taken(catalog.acquire_lease("c", "run-2", LONG_S)).holder == "run-2"
+
+    def test_a_renewed_token_of_an_earlier_turn_is_outdated(self, catalog: Catalog) -> None:
+        first = taken(catalog.acquire_lease("c", "run-1", EXPIRED_S))
+        taken(catalog.acquire_lease("c", "run-2", EXPIRED_S))
+        third = taken(catalog.acquire_lease("c", "run-1", LONG_S))
+        assert third.token > first.token
+        assert catalog.renew_lease(first, LONG_S) is None
+        catalog.release_lease(first)
+        assert catalog.acquire_lease("c", "run-2", LONG_S) is None
+
+    def test_of_many_that_race_for_a_lease_one_gets_it(self, catalog: Catalog) -> None:
+        at_once = threading.Barrier(8)
+
+        def acquire(holder: str) -> Lease | None:
+            at_once.wait()
+            return catalog.acquire_lease("c", holder, LONG_S)
+
+        last_token = 0
+        with ThreadPoolExecutor(8) as pool:
+            for turn in range(4):
+                (winner,) = filter(None, pool.map(acquire, [f"run-{turn}-{i}" for i in range(8)]))
+                assert winner.token > last_token
+                last_token = winner.token
+                catalog.release_lease(winner)
+
+    def test_a_write_of_the_holder_passes_its_fence(self, catalog: Catalog, workload: Workload, environment: str) -> None:
+        leases = [taken(catalog.acquire_lease(name, "run-1", ttl)) for name, ttl in (("d", LONG_S), ("c", EXPIRED_S))]
+        record = make_record(workload, environment)
+        catalog.add_records([record], [DIGEST], fences=leases)
+        catalog.add_records([], [], fences=leases)
+        assert catalog.list_records() == [(stored(record), DIGEST)]
+
+    def test_a_write_with_an_outdated_token_is_refused_whole(
+        self, catalog: Catalog, workload: Workload, environment: str
+    ) -> None:
+        held = taken(catalog.acquire_lease("a", "run-1", LONG_S))
+        lost = taken(catalog.acquire_lease("b", "run-1", EXPIRED_S))
+        taken(catalog.acquire_lease("b", "run-2", EXPIRED_S))
+        record = make_record(workload, environment)
+        for fences in ([lost], [held, lost], [Lease("never taken", "run-1", 1, 0.0)]):
+            with pytest.raises(Conflict, match=fences[-1].name) as caught:
+                catalog.add_records([record], [DIGEST], fences=fences)
+            assert caught.value.hint
+        taken(catalog.acquire_lease("b", "run-1", LONG_S))
+        with pytest.raises(Conflict, match="'b'"):
+            catalog.add_records([record], [DIGEST], fences=[lost])
+        assert catalog.list_records() == []
+
+    def test_nothing_of_the_last_holder_comes_after_the_next(
+        self, catalog: Catalog, workload: Workload, environment: str
+    ) -> None:
+        lease = taken(catalog.acquire_lease("c", "run-1", EXPIRED_S))
+        begun = threading.Event()
+
+        def write_until_refused() -> None:
+            for i in itertools.count():
+                try:
+                    catalog.add_records([make_record(workload, environment, run_id=f"run-{i}")], [DIGEST], fences=[lease])
+                except Conflict:
+                    return
+                begun.set()
+
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write_until_refused)
+            begun.wait(60)
+            taken(catalog.acquire_lease("c", "run-2", LONG_S))
+            known = {record.id for record, _ in catalog.list_records(limit=100_000)}
+            writing.result(60)
+        assert {record.id for record, _ in catalog.list_records(limit=100_000)} == known != set()
+
+    def test_networks_and_pins_of_many_writers(self, catalog: Catalog, workload: Workload) -> None:
+        def replace(i: int) -> bool:
+            catalog.put_network(make_network("ocr", "1", (workload,) * (i % 3), source=str(i % 3)))
+            return all(len(network.tasks) == int(network.source) for network in catalog.list_networks())
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(replace, range(24)))
+
+    def test_writers_of_the_same_rows_do_not_block_each_other(
+        self, catalog: Catalog, workload: Workload, environment: str
+    ) -> None:
+        records = [make_record(workload, environment, run_id=f"run-{i}") for i in range(20)]
+        workloads = [make_workload(f"w{i}") for i in range(20)]
+
+        def write(i: int) -> None:
+            order = random.Random(i)
+            catalog.put_workloads(order.sample(workloads, 20))
+            catalog.add_records(order.sample(records, 20), [DIGEST] * 20)
+            catalog.set_record_states([r.id for r in order.sample(records, 10)], RecordState.MEASURED, f"by {i}")
+            catalog.add_refutations([make_refutation(r, workload) for r in order.sample(records, 10)])
+            catalog.forget_refutations([r.id for r in order.sample(records, 10)])
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(write, range(24)))
+        assert len(catalog.list_records()) == 20

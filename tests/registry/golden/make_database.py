@@ -21,6 +21,8 @@ from bcd_registry.testing.values import (
 )
 
 GOLDEN = Path(__file__).parent
+PIN = ("ocr", "1")
+LEASE = "cluster c"
 
 
 def workloads() -> list[Workload]:
@@ -58,6 +60,8 @@ def fill(catalog: SqlCatalog) -> None:
     catalog.add_cost_model(make_snapshot(), hex_of("booster"), hex_of("samples"))
     for run in runs():
         catalog.put_run(run)
+    catalog.pin_network(*PIN)
+    catalog.acquire_lease(LEASE, "run-1", 0.0)
 
 
 def main(path: Path) -> None:

@@ -1,0 +1,165 @@
+"""A catalog that is only read: consumers and builds of pull requests never change what others tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bcd_registry.errors import StoreDenied
+from bcd_registry.model import (
+    CostModelSnapshot,
+    Environment,
+    Lease,
+    NetworkVersion,
+    RecordState,
+    Refutation,
+    RunSummary,
+    TuningRecord,
+    Workload,
+)
+from bcd_registry.ports import Catalog
+
+
+class ReadOnlyCatalog:
+    """Passes reads on to a catalog; each write is refused here, before anything is sent.
+
+    Raises:
+        StoreDenied: Any write.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Read from the catalog, which its owner closes."""
+        self._catalog = catalog
+
+    def put_environment(self, environment: Environment) -> str:
+        """Refused."""
+        raise _refusal("store an environment")
+
+    def get_environment(self, key: str) -> Environment:
+        """See `Catalog.get_environment`."""
+        return self._catalog.get_environment(key)
+
+    def get_environments(self, keys: Sequence[str]) -> Mapping[str, Environment]:
+        """See `Catalog.get_environments`."""
+        return self._catalog.get_environments(keys)
+
+    def put_workloads(self, workloads: Sequence[Workload]) -> None:
+        """Refused."""
+        raise _refusal("store workloads")
+
+    def get_workloads(self, keys: Sequence[str]) -> Mapping[str, Workload]:
+        """See `Catalog.get_workloads`."""
+        return self._catalog.get_workloads(keys)
+
+    def put_network(self, network: NetworkVersion) -> None:
+        """Refused."""
+        raise _refusal(f"store network {network.name!r}")
+
+    def list_networks(self) -> list[NetworkVersion]:
+        """See `Catalog.list_networks`."""
+        return self._catalog.list_networks()
+
+    def get_network(self, name: str, version: str) -> NetworkVersion:
+        """See `Catalog.get_network`."""
+        return self._catalog.get_network(name, version)
+
+    def delete_network(self, name: str, version: str) -> None:
+        """Refused."""
+        raise _refusal(f"delete network {name!r}")
+
+    def pin_network(self, name: str, version: str) -> None:
+        """Refused."""
+        raise _refusal(f"pin network {name!r}")
+
+    def unpin_network(self, name: str, version: str) -> None:
+        """Refused."""
+        raise _refusal(f"unpin network {name!r}")
+
+    def list_pins(self) -> set[tuple[str, str]]:
+        """See `Catalog.list_pins`."""
+        return self._catalog.list_pins()
+
+    def add_records(
+        self, records: Sequence[TuningRecord], trace_digests: Sequence[str], *, fences: Sequence[Lease] = ()
+    ) -> None:
+        """Refused."""
+        raise _refusal("store records")
+
+    def set_record_states(self, ids: Sequence[str], state: RecordState, reason: str) -> None:
+        """Refused."""
+        raise _refusal(f"mark a record as {state}")
+
+    def find_records(
+        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
+    ) -> list[tuple[TuningRecord, str]]:
+        """See `Catalog.find_records`."""
+        return self._catalog.find_records(workloads=workloads, clusters=clusters, anchors=anchors, per_workload=per_workload)
+
+    def list_records(
+        self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
+    ) -> list[tuple[TuningRecord, str]]:
+        """See `Catalog.list_records`."""
+        return self._catalog.list_records(workload=workload, network=network, limit=limit)
+
+    def get_record(self, id_prefix: str) -> tuple[TuningRecord, str]:
+        """See `Catalog.get_record`."""
+        return self._catalog.get_record(id_prefix)
+
+    def add_refutations(self, refutations: Sequence[Refutation]) -> None:
+        """Refused."""
+        raise _refusal("store refutations")
+
+    def find_refutations(self, clusters: Sequence[str]) -> list[Refutation]:
+        """See `Catalog.find_refutations`."""
+        return self._catalog.find_refutations(clusters)
+
+    def forget_refutations(self, record_ids: Sequence[str]) -> None:
+        """Refused."""
+        raise _refusal("forget refutations")
+
+    def add_cost_model(self, snapshot: CostModelSnapshot, booster_digest: str, samples_digest: str) -> None:
+        """Refused."""
+        raise _refusal("store a cost model")
+
+    def latest_cost_model(self, target: str) -> tuple[CostModelSnapshot, str, str] | None:
+        """See `Catalog.latest_cost_model`."""
+        return self._catalog.latest_cost_model(target)
+
+    def put_run(self, run: RunSummary) -> None:
+        """Refused."""
+        raise _refusal("store a run")
+
+    def list_runs(self, *, network: str | None = None, version: str | None = None, limit: int = 20) -> list[RunSummary]:
+        """See `Catalog.list_runs`."""
+        return self._catalog.list_runs(network=network, version=version, limit=limit)
+
+    def named_blobs(self) -> set[str]:
+        """See `Catalog.named_blobs`."""
+        return self._catalog.named_blobs()
+
+    def beaten_records(self, keep: int) -> list[str]:
+        """See `Catalog.beaten_records`."""
+        return self._catalog.beaten_records(keep)
+
+    def remove_records(self, ids: Sequence[str]) -> None:
+        """Refused."""
+        raise _refusal("remove records")
+
+    def count_rows(self) -> Mapping[str, int]:
+        """See `Catalog.count_rows`."""
+        return self._catalog.count_rows()
+
+    def acquire_lease(self, name: str, holder: str, ttl_s: float) -> Lease | None:
+        """Refused."""
+        raise _refusal("take a lease")
+
+    def renew_lease(self, lease: Lease, ttl_s: float) -> Lease | None:
+        """Refused."""
+        raise _refusal("renew a lease")
+
+    def release_lease(self, lease: Lease) -> None:
+        """Refused."""
+        raise _refusal("release a lease")
+
+
+def _refusal(what: str) -> StoreDenied:
+    return StoreDenied(f"the registry is read-only here: cannot {what}", hint="leave out --read-only, and unset BCD_READ_ONLY")
