@@ -220,11 +220,11 @@ def _let_enter(folder: Path) -> None:
     Raises:
         ConfigError: A folder above does not let them.
     """
-    folder.chmod(0o711)
     closed = [parent for parent in folder.parents if not parent.stat().st_mode & stat.S_IXOTH]
     if closed:
         message = f"PostgreSQL does not run as root, and the user nobody cannot enter {closed[0]}"
         raise ConfigError(message, hint="choose a folder below /var/tmp, or start as another user than root")
+    folder.chmod(folder.stat().st_mode | stat.S_IXGRP | stat.S_IXOTH)
 
 
 def _make_cluster(initdb: Path, data: Path, password: str, user: User, *, fsync: bool) -> None:

@@ -242,6 +242,7 @@ def wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psu
 
 
 def _runs(process: psutil.Process) -> bool:
+    """False for one that only waits to be collected; while it has threads, they hold its ports."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     return False

@@ -385,3 +385,26 @@ def test_ports_lie_below_those_of_clients_and_apart() -> None:
 )
 def test_the_line_of_a_log_that_tells_most(output: str, line: str) -> None:
     assert servers.telling_line(output) == line
+
+
+_MANY_THREADS = """
+import socket, threading, time
+held = bytearray(200 << 20)
+with socket.create_server(("127.0.0.1", 0)) as server:
+    for _ in range(50):
+        threading.Thread(target=time.sleep, args=(99,)).start()
+    print(server.getsockname()[1], flush=True)
+    time.sleep(99)
+"""
+
+
+def test_a_process_is_gone_when_its_ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is killed counts as a zombie while its threads still hold them."""
+    monkeypatch.setattr(servers, "_POLL_S", 0)
+    with subprocess.Popen([sys.executable, "-c", _MANY_THREADS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        killed = psutil.Process(process.pid)
+        process.kill()
+        assert servers.wait_gone([killed], 10) == []
+        assert servers.is_free(port)
