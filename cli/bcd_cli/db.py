@@ -6,7 +6,7 @@ import typer
 
 from bcd_cli import options
 from bcd_cli.command import Command, example
-from bcd_cli.state import State, state_of
+from bcd_cli.state import state_of
 from bcd_cli.streams import print_json
 
 app = typer.Typer(help="Revision of the registry's database.", no_args_is_help=True, rich_markup_mode=None)
@@ -16,14 +16,23 @@ app = typer.Typer(help="Revision of the registry's database.", no_args_is_help=T
 def current(ctx: typer.Context, as_json: options.AsJson = False) -> None:
     """Show the database's revision and the one that this release needs."""
     from bcd_registry.catalog.schema import HEAD
+    from bcd_registry.stores import read_revision
 
     state = state_of(ctx)
-    revision = read_revision(state)
+    revision = read_revision(state.settings)
     if as_json:
-        print_json({"schema": 1, "revision": revision, "needed": HEAD, "home": str(state.settings.home)})
+        print_json(
+            {
+                "schema": 1,
+                "revision": revision,
+                "needed": HEAD,
+                "home": str(state.settings.home),
+                "catalog": state.settings.catalog_name,
+            }
+        )
         return
     verdict = "not made yet" if revision is None else "current" if revision == HEAD else f"this release needs {HEAD}"
-    typer.echo(f"{revision or 'none'} ({verdict}) in {state.settings.home}")
+    typer.echo(f"{revision or 'none'} ({verdict}) in {state.settings.catalog_name}")
 
 
 @app.command(cls=Command, epilog=example("bcd-registry db upgrade"))
@@ -33,24 +42,3 @@ def upgrade(ctx: typer.Context) -> None:
 
     before, after = upgrade_catalog(state_of(ctx).settings)
     typer.echo(f"{after}, as it was" if before == after else f"{before or 'none'} -> {after}")
-
-
-def read_revision(state: State) -> str | None:
-    """The revision of the catalog's file, None when there is none; never makes one.
-
-    Raises:
-        RegistryError: The file cannot be read as a catalog.
-    """
-    from bcd_registry.catalog.engines import file_engine, transaction
-    from bcd_registry.catalog.schema import current_revision
-    from bcd_registry.settings import CATALOG_FILE
-
-    path = state.settings.home / CATALOG_FILE
-    if not path.exists():
-        return None
-    engine = file_engine(path)
-    try:
-        with transaction(engine, write=False) as connection:
-            return current_revision(connection)
-    finally:
-        engine.dispose()

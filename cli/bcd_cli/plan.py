@@ -28,15 +28,18 @@ def plan(
     spec = options.resolve(state, model, shape=shape, target=target, trials=trials, time_budget=None)
     with stdout_to_stderr():
         from bcd_cli.progress import open_progress
+        from bcd_cli.stores import open_stores
         from bcd_tuner.session import TuneRequest
         from bcd_tuner.session import plan as make_plan
 
         with (
-            state.open_registry() as registry,
+            open_stores(state.settings) as stores,
             open_progress(state.err) as shown,
             state.interrupts.deferred(shown) as progress,
         ):
-            found = make_plan(TuneRequest(spec, fresh=fresh, clustering=clustering), registry, progress=progress)
+            for line in stores.notes:
+                state.err.print(line, highlight=False)
+            found = make_plan(TuneRequest(spec, fresh=fresh, clustering=clustering), stores.registry, progress=progress)
     if as_json:
         print_json(found.as_json())
         return

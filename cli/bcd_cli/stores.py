@@ -19,16 +19,20 @@ class Stores:
     Attributes:
         registry: What the settings name, or an empty one in memory when that does not answer.
         missing: Why it does not answer; empty when it does.
+        unread: Takes in memory what a registry that is only read refuses; None when it takes it itself.
         notes: Lines for people.
     """
 
     settings: Settings
     registry: Registry
     missing: str = ""
+    unread: Registry | None = None
     notes: tuple[str, ...] = ()
 
     def open_outbox(self, run_id: str) -> Outbox:
-        """To the registry, and to the spool of the run while that does not answer."""
+        """To the registry, and to the spool of the run while that does not answer; nowhere when the registry is only read."""
+        if self.unread is not None:
+            return Outbox(self.unread, None)
         spool = open_spool(self.settings, run_id)
         return Outbox(None if self.missing else self.registry, spool, reason=self.missing)
 
@@ -51,10 +55,13 @@ def open_stores(settings: Settings) -> Iterator[Stores]:
             if settings.require_registry or (settings.database_url is None and settings.blobs_url is None):
                 raise
             missing = error.message
+        if missing or settings.read_only:
+            in_memory = opened.enter_context(open_registry(replace(settings, registry_enabled=False, read_only=False)))
         if missing:
-            stand_in = opened.enter_context(open_registry(replace(settings, registry_enabled=False)))
             note = f"the registry does not answer, so the run works without it: {missing}"
-            yield Stores(settings, stand_in, missing, (note,))
+            yield Stores(settings, in_memory, missing, notes=(note,))
+        elif settings.read_only:
+            yield Stores(settings, registry, unread=in_memory, notes=("read-only: what is found is not published",))
         else:
             published = publish_at_start(registry, settings)
             yield Stores(settings, registry, notes=(published,) if published else ())

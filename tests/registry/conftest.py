@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +18,8 @@ pytest.register_assert_rewrite("bcd_registry.testing.blob_contract", "bcd_regist
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No variable and no file of the developer's own is read; nothing is written to his data folder."""
-    for name in ("BCD_CONFIG", "BCD_REGISTRY", "BCD_MLFLOW_TRACKING_URI", "BCD_WORKERS"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("BCD_") and not name.startswith("BCD_TEST_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("BCD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 

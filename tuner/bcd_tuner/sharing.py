@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from bcd_registry.errors import BcdError, Conflict
+from bcd_registry.errors import BcdError, Conflict, StoreDenied
 from bcd_registry.model import Lease
 from bcd_registry.registry import Registry
 
@@ -38,6 +38,7 @@ class ClusterLeases:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.note = ""
+        self._alone = False
         self._registry, self._holder, self._prefix = registry, holder, prefix
         self._lease_s, self._retry_s, self._clock = lease_s, retry_s, clock
         self._held: dict[str, Lease] = {}
@@ -48,7 +49,7 @@ class ClusterLeases:
 
     def holds(self, cluster: str) -> bool:
         """Whether the run may search the cluster without asking."""
-        return bool(self.note) or cluster in self._held
+        return self._alone or cluster in self._held
 
     def acquire(self, cluster: str) -> bool:
         """Take the cluster's lease; False while another run holds it, which is asked once a second at most."""
@@ -57,7 +58,9 @@ class ClusterLeases:
         try:
             lease = self._registry.acquire_lease(f"{self._prefix}/{cluster}", self._holder, self._lease_s)
         except BcdError as error:
-            self.note = f"work is not shared with other tuners: {error.message}"
+            self._alone = True
+            if not isinstance(error, StoreDenied):  # a reader knows that it is one
+                self.note = f"work is not shared with other tuners: {error.message}"
             return True
         if lease is None:
             self._ask_again_at[cluster] = self._clock() + self._retry_s
