@@ -204,8 +204,10 @@ class Catalog(Protocol):
         """Remove records and what was refuted of them; removing what is not there is a success."""
 
     def count_rows(self) -> Mapping[str, int]:
-        """How many rows there are: `environments`, `workloads`, `clusters`, `networks`, `pins`, `refutations`, `cost_models`,
-        `runs`, and the records by state: `measured`, `checked`, `published`, `quarantined`.
+        """How many rows there are, by what they are.
+
+        `environments`, `workloads`, `clusters`, `networks`, `pins`, `refutations`, `cost_models`, `runs`, and the records by state:
+        `measured`, `checked`, `published`, `quarantined`.
         """
 
     def acquire_lease(self, name: str, holder: str, ttl_s: float) -> Lease | None:

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from infra.local_stack import LocalStack
 
 from bcd_registry.registry import Registry
 from bcd_registry.settings import load_settings, open_registry
+from infra.local_stack import LocalStack
 
 KILLS = int(os.environ.get("BCD_TEST_KILLS", "6"))
 LEASE_S = 1.0
