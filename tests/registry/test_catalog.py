@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from bcd_registry.catalog.engines import engine_of, file_engine, transaction
 from bcd_registry.catalog.read_only import ReadOnlyCatalog
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import ConfigError, NotFound, RegistryError, SchemaMismatch, StoreDenied, StoreUnavailable
-from bcd_registry.model import Lease, RecordState
+from bcd_registry.model import Lease, RecordState, Workload
 from bcd_registry.ports import Catalog
 from bcd_registry.testing.catalog_contract import DIGEST, CatalogContract, stored
 from bcd_registry.testing.catalog_machine import CatalogMachine
@@ -203,6 +204,29 @@ def test_a_lookup_in_a_large_catalog_uses_the_indexes(tmp_path: Path) -> None:
         for used in ("USING COVERING INDEX ix_bcd_records_best", "ix_bcd_workloads_cluster", "ix_bcd_workloads_anchor"):
             assert any(used in line for line in plan), plan
     assert len(list(measure(url, shape, n_lookups=2, n_publishes=1).lines())) == 3
+
+
+def test_relatives_are_workloads_with_usable_records(catalog: SqlCatalog) -> None:
+    own = make_workload("own", cluster="c", anchor="a")
+    sibling = make_workload("sibling", cluster="c", anchor="a", extents=(1, 2))
+    cousin, stranger = make_workload("cousin", anchor="a"), make_workload("stranger")
+    bad, bare = make_workload("bad", cluster="c"), make_workload("bare", cluster="c")
+    catalog.put_workloads([own, sibling, cousin, stranger, bad, bare])
+    key = catalog.put_environment(ENVIRONMENT)
+    records = [make_record(workload, key) for workload in (own, sibling, cousin, stranger, bad)]
+    catalog.add_records(records, [DIGEST] * 5)
+    catalog.set_record_states([records[-1].id], RecordState.QUARANTINED, "")
+
+    def found(**by: list[str]) -> list[Workload]:
+        return sorted(catalog.find_relatives(**by), key=lambda workload: workload.key)
+
+    def light(*workloads: Workload) -> list[Workload]:
+        return sorted((replace(workload, description="") for workload in workloads), key=lambda workload: workload.key)
+
+    assert found() == []
+    assert found(clusters=[own.cluster, bare.cluster]) == light(own, sibling)
+    assert found(anchors=[own.anchor]) == light(own, sibling, cousin)
+    assert found(clusters=[stranger.cluster, own.cluster], anchors=[own.anchor]) == light(own, sibling, cousin, stranger)
 
 
 def test_keeping_house_takes_a_constant_number_of_queries(catalog: SqlCatalog) -> None:

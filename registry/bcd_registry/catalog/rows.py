@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -44,6 +45,11 @@ def workload_row(workload: Workload) -> Row:
 
 def workload_of(row: RowMapping) -> Workload:
     """The workload in the row."""
+    return dataclasses.replace(relative_of(row), description=row["description"])
+
+
+def relative_of(row: RowMapping) -> Workload:
+    """The workload in the row, without its description."""
     return Workload(
         key=row["key"],
         cluster=row["cluster"],
@@ -53,7 +59,7 @@ def workload_of(row: RowMapping) -> Workload:
         flops=row["flops"],
         bytes_moved=row["bytes_moved"],
         op=row["op"],
-        description=row["description"],
+        description="",
     )
 
 

@@ -217,6 +217,15 @@ class SqlCatalog:
         with transaction(self._engine, write=False) as connection:
             return _records(connection, statements.best_records(connection, workloads, clusters, anchors, per_workload))
 
+    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Workload]:
+        """Workloads in the clusters or with the anchors that have a usable record, without their descriptions.
+
+        A hot cluster has thousands: whoever wants the records of the nearest chooses among these, then finds those by key.
+        """
+        with transaction(self._engine, write=False) as connection:
+            found = connection.execute(statements.relatives(connection, clusters, anchors)).mappings()
+            return [rows.relative_of(row) for row in found]
+
     def list_records(
         self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
     ) -> list[tuple[TuningRecord, str]]:

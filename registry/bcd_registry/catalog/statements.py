@@ -11,6 +11,7 @@ from sqlalchemy import (
     ARRAY,
     Column,
     ColumnElement,
+    CompoundSelect,
     Connection,
     Double,
     Select,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     and_,
     any_,
     case,
+    exists,
     func,
     literal,
     or_,
@@ -73,6 +75,14 @@ def begins_with(column: Column[str], prefix: str) -> ColumnElement[bool]:
     return and_(column >= prefix, column < f"{prefix}g") if set(prefix) <= _HEX else column.is_(None)
 
 
+def relatives(connection: Connection, clusters: Iterable[str], anchors: Iterable[str]) -> Select[Any]:
+    """Workloads in the clusters or with the anchors that have a usable record; all but their descriptions, which are long."""
+    table, records = tables.workloads, tables.records.c
+    usable = exists().where(records.workload_key == table.c.key, records.state != RecordState.QUARANTINED.value)
+    columns = [column for column in table.c if column.name != "description"]
+    return select(*columns).where(table.c.key.in_(_keys(connection, (), clusters, anchors)), usable)
+
+
 def best_records(
     connection: Connection, workloads: Iterable[str], clusters: Iterable[str], anchors: Iterable[str], per_workload: int
 ) -> Select[Any]:
@@ -80,11 +90,8 @@ def best_records(
 
     They are ranked within the index, and only those that are wanted are read.
     """
-    table, known = tables.records, tables.workloads.c
-    # Three look-ups: no index serves an OR over three columns.
-    by_key = ((known.key, workloads), (known.cluster, clusters), (known.anchor, anchors))
-    chosen = union(*(select(known.key).where(among(connection, column, keys)) for column, keys in by_key))
-    ranked = _ranked(table.c.workload_key.in_(chosen)).subquery("ranked")
+    table = tables.records
+    ranked = _ranked(table.c.workload_key.in_(_keys(connection, workloads, clusters, anchors))).subquery("ranked")
     order = (table.c.workload_key, table.c.environment_key, ranked.c.place)
     return select(table).join(ranked, ranked.c.id == table.c.id).where(ranked.c.place <= per_workload).order_by(*order)
 
@@ -148,6 +155,15 @@ def held_leases(connection: Connection, names: Iterable[str]) -> Select[Any]:
 
 def _excluded(insert: Insert, table: Table) -> dict[str, Any]:
     return {column.name: insert.excluded[column.name] for column in table.c if not column.primary_key}
+
+
+def _keys(
+    connection: Connection, workloads: Iterable[str], clusters: Iterable[str], anchors: Iterable[str]
+) -> CompoundSelect[Any]:
+    """Keys of workloads, in three look-ups: no index serves an OR over three columns."""
+    known = tables.workloads.c
+    lookups = ((known.key, workloads), (known.cluster, clusters), (known.anchor, anchors))
+    return union(*(select(known.key).where(among(connection, column, keys)) for column, keys in lookups))
 
 
 def _state_rank(state: ColumnElement[str]) -> ColumnElement[int]:

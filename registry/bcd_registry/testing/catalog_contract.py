@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -576,24 +577,26 @@ class CatalogContract:
     def test_nothing_of_the_last_holder_comes_after_the_next(
         self, catalog: Catalog, workload: Workload, environment: str
     ) -> None:
-        lease = taken(catalog.acquire_lease("c", "run-1", EXPIRED_S))
-        begun = threading.Event()
+        at_once = threading.Barrier(2)
 
-        def write_until_refused() -> None:
-            for i in itertools.count():
-                try:
-                    catalog.add_records([make_record(workload, environment, run_id=f"run-{i}")], [DIGEST], fences=[lease])
-                except Conflict:
-                    return
-                begun.set()
+        def write(lease: Lease) -> str:
+            record = make_record(workload, environment, run_id=lease.name)
+            at_once.wait()
+            with contextlib.suppress(Conflict):
+                catalog.add_records([record], [DIGEST], fences=[lease])
+            return record.id
 
-        with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(write_until_refused)
-            begun.wait(60)
-            taken(catalog.acquire_lease("c", "run-2", LONG_S))
-            known = {record.id for record, _ in catalog.list_records(limit=100_000)}
-            writing.result(60)
-        assert {record.id for record, _ in catalog.list_records(limit=100_000)} == known != set()
+        def take_over(lease: Lease) -> set[str]:
+            at_once.wait()
+            taken(catalog.acquire_lease(lease.name, "run-2", LONG_S))
+            return {record.id for record, _ in catalog.list_records()}
+
+        with ThreadPoolExecutor(2) as pool:
+            for i in range(20):
+                lease = taken(catalog.acquire_lease(f"cluster {i}", "run-1", EXPIRED_S))
+                writing, taking = pool.submit(write, lease), pool.submit(take_over, lease)
+                written, known = writing.result(), taking.result()
+                assert (written in known) == (written in {record.id for record, _ in catalog.list_records()})
 
     def test_networks_and_pins_of_many_writers(self, catalog: Catalog, workload: Workload) -> None:
         def replace(i: int) -> bool:
