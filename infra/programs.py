@@ -29,6 +29,7 @@ MLFLOW_DATABASE = "mlflow"
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 
 _LOCALE = "C.UTF-8"
+_PROBE = ".probe"
 _WITHOUT_FSYNC = {"fsync": "off"}  # no more than this: a killed server must still have what it acknowledged
 _S3_OPTIONS = {
     "admin.ui": "false",
@@ -273,9 +274,10 @@ def _remove_sockets(ports: Sequence[int]) -> None:
 
 
 def _probe_bucket(identity: Identity) -> None:
-    """Puts an object and deletes it: that needs every part of the server."""
+    """Reads what the last probe put, when there was one, and puts it anew: that needs every part of the server."""
     import boto3
     from botocore.config import Config
+    from botocore.exceptions import ClientError
 
     client = boto3.client(
         "s3",
@@ -286,5 +288,9 @@ def _probe_bucket(identity: Identity) -> None:
         config=Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
     )
     with contextlib.closing(client):
-        client.put_object(Bucket=BUCKET, Key=".probe", Body=b"")
-        client.delete_object(Bucket=BUCKET, Key=".probe")
+        try:
+            client.get_object(Bucket=BUCKET, Key=_PROBE)["Body"].read()
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchKey":
+                raise
+        client.put_object(Bucket=BUCKET, Key=_PROBE, Body=b"an empty object would need no volume")

@@ -206,8 +206,8 @@ class Catalog(Protocol):
     def count_rows(self) -> Mapping[str, int]:
         """How many rows there are, by what they are.
 
-        `environments`, `workloads`, `clusters`, `networks`, `pins`, `refutations`, `cost_models`, `runs`, and the records by state:
-        `measured`, `checked`, `published`, `quarantined`.
+        `environments`, `workloads`, `clusters`, `networks`, `pins`, `refutations`, `cost_models`, `runs`, and the records by
+        state: `measured`, `checked`, `published`, `quarantined`.
         """
 
     def acquire_lease(self, name: str, holder: str, ttl_s: float) -> Lease | None:

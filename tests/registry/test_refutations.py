@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -284,7 +285,7 @@ def selects(catalog: SqlCatalog) -> Iterator[list[str]]:
 
     def note(*arguments: Any) -> None:
         if arguments[2].startswith("SELECT"):
-            tables.append(arguments[2].split("FROM ")[-1].split()[0])
+            tables.append(re.findall(r"FROM (bcd_\w+)", arguments[2])[-1])
 
     event.listen(catalog._engine, "before_cursor_execute", note)
     yield tables
