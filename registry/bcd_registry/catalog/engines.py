@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ STATEMENT_TIMEOUT_S = 120.0
 """How long PostgreSQL may work on one statement; a connection that waits that long in a transaction is closed."""
 
 _WRITES = "bcd_writes"
+_WAL_POLL_S = 0.005
 _URLS = "postgresql+psycopg://ROLE:PASSWORD@HOST:PORT/DATABASE or sqlite:///FILE"
 
 
@@ -127,8 +129,19 @@ def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
     # The driver's own transactions begin late and leave DDL out; ours begin in `_on_begin`.
     connection.isolation_level = None
     connection.execute("PRAGMA foreign_keys = ON")
-    if connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete":
-        connection.execute("PRAGMA journal_mode = WAL")
+    _enter_wal(connection)
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Write ahead from now on. The change wants the file for itself, and SQLite does not wait for that by itself."""
+    ends_at = time.monotonic() + connection.execute("PRAGMA busy_timeout").fetchone()[0] / 1000
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete":
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > ends_at:
+                raise
+            time.sleep(_WAL_POLL_S)
 
 
 def _on_begin(connection: Connection) -> None:
