@@ -10,7 +10,6 @@ from bcd_cli import options
 from bcd_cli.command import example
 from bcd_cli.state import state_of
 from bcd_cli.streams import print_json
-from bcd_registry.errors import ConfigError
 
 EPILOG = example("bcd-registry gc", "bcd-registry gc --keep 4 --grace 48h --yes")
 
@@ -30,7 +29,7 @@ def gc(
     from bcd_registry.housekeeping import collect_garbage, find_garbage
 
     state = state_of(ctx)
-    grace_s = _grace_s(grace)
+    grace_s = options.parse_time(grace, "--grace")
     with state.open_registry() as registry:
         garbage = (collect_garbage if yes else find_garbage)(registry, keep=keep, grace_s=grace_s)
     if as_json:
@@ -38,10 +37,3 @@ def gc(
         return
     command = None if yes else f"bcd-registry gc --keep {keep} --grace {grace} --yes"
     state.out.print(render_garbage(garbage, keep=keep, grace_s=grace_s, command=command), crop=False)
-
-
-def _grace_s(text: str) -> float:
-    try:
-        return options.parse_time(text)
-    except ConfigError:
-        raise ConfigError(f"--grace {text!r} is not a time", hint="a form such as 2h, 24h, 168h") from None

@@ -60,8 +60,8 @@ _TIME = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<
 _SHAPE = re.compile(r"(?P<name>.+)=(?P<dims>\d+(?:[,x]\d+)*)")
 
 
-def parse_time(text: str) -> float:
-    """Seconds from `300`, `90s`, `5m` or `1h30m`.
+def parse_time(text: str, option: str = "--time-budget") -> float:
+    """Seconds from `300`, `90s`, `5m` or `1h30m`; the option is named in the error.
 
     Raises:
         ConfigError: It is none of these, or nothing.
@@ -69,7 +69,7 @@ def parse_time(text: str) -> float:
     match = _TIME.fullmatch(text.strip())
     seconds = sum(float(value) * _UNIT_S[unit] for unit, value in match.groupdict().items() if value) if match else 0.0
     if seconds <= 0:
-        raise ConfigError(f"--time-budget {text!r} is not a time", hint="seconds, or a form such as 90s, 5m, 1h, 1h30m")
+        raise ConfigError(f"{option} {text!r} is not a time", hint="seconds, or a form such as 90s, 5m, 1h, 1h30m")
     return seconds
 
 

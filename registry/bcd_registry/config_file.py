@@ -63,13 +63,9 @@ class NetworkTable(_Table):
     target: Words | None = None
 
 
-class ConfigFile(_Table):
-    """The whole file."""
+class TeamKeys(BaseModel):
+    """The keys of a team's registry, the same in the file and, as `BCD_` variables, in the environment."""
 
-    home: Words | None = None
-    registry: bool | None = None
-    mlflow_tracking_uri: Words | None = None
-    workers: Positive | None = None
     database_url: DatabaseUrl | None = None
     blobs_url: BlobsUrl | None = None
     s3_endpoint_url: EndpointUrl | None = None
@@ -79,6 +75,15 @@ class ConfigFile(_Table):
     read_only: bool | None = None
     require_registry: bool | None = None
     local_cache_mib: Mebibytes | None = None
+
+
+class ConfigFile(TeamKeys, _Table):
+    """The whole file."""
+
+    home: Words | None = None
+    registry: bool | None = None
+    mlflow_tracking_uri: Words | None = None
+    workers: Positive | None = None
     defaults: DefaultsTable = DefaultsTable()
     networks: dict[str, NetworkTable] = Field(default_factory=dict)
 

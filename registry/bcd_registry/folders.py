@@ -1,9 +1,11 @@
-"""What the operating system says about a folder, as errors that a user can act on."""
+"""Folders and files that survive a power cut, and what the system says about them as errors that a user can act on."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,3 +40,39 @@ def store_errors(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise store_error(error, root) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder and its parents, so that they survive a power cut."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    _flush_folder(path.parent)
+
+
+def write_whole(path: Path, data: bytes, *, temporary: Path, prefix: str = "", suffix: str = "") -> None:
+    """The file is there whole and on the disk, or not at all.
+
+    Args:
+        temporary: The folder on the same file system that it is written in first, under `prefix` and `suffix`.
+    """
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=temporary)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

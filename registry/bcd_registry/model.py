@@ -366,8 +366,3 @@ class Lease:
     holder: str
     token: int
     expires_at: float
-
-
-def as_tuples(value: Json) -> Json:
-    """JSON lists as nested tuples, so that decisions read back compare equal."""
-    return tuple(as_tuples(v) for v in value) if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -14,18 +14,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .config_file import (
     FILE_NAME,
-    BlobsUrl,
     ConfigFile,
-    DatabaseUrl,
     DefaultsTable,
-    EndpointUrl,
-    Mebibytes,
     NetworkTable,
     Positive,
-    Region,
     Seconds,
     Shapes,
-    ShortTime,
+    TeamKeys,
     describe_problem,
     form_of,
     nearest,
@@ -108,7 +103,7 @@ class Settings:
         return f"{self.blobs_url or self.home / BLOB_FOLDER}{at}"
 
 
-class _Variables(BaseSettings):
+class _Variables(TeamKeys, BaseSettings):
     """The environment variables, each `BCD_` and the name in capitals. An empty one counts as not set."""
 
     model_config = SettingsConfigDict(env_prefix="BCD_", env_ignore_empty=True, extra="ignore", hide_input_in_errors=True)
@@ -118,15 +113,6 @@ class _Variables(BaseSettings):
     registry: bool | None = None
     mlflow_tracking_uri: str | None = None
     workers: int | None = Field(default=None, gt=0)
-    database_url: DatabaseUrl | None = None
-    blobs_url: BlobsUrl | None = None
-    s3_endpoint_url: EndpointUrl | None = None
-    s3_region: Region | None = None
-    s3_path_style: bool | None = None
-    connect_timeout_s: ShortTime | None = None
-    read_only: bool | None = None
-    require_registry: bool | None = None
-    local_cache_mib: Mebibytes | None = None
 
 
 def load_settings(

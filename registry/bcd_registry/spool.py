@@ -11,10 +11,8 @@ import dataclasses
 import functools
 import itertools
 import logging
-import os
 import re
 import shutil
-import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +26,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from .blobs.digests import blob_digest, verified
 from .blobs.local import LocalBlobs
 from .errors import BcdError, CorruptBlob, NotFound, RegistryError, SchemaMismatch, StoreDenied, StoreUnavailable
-from .folders import store_errors
+from .folders import make_folder, store_errors, write_whole
 from .model import (
     CostModelSnapshot,
     Environment,
@@ -149,11 +147,11 @@ class Spool:
             StoreDenied: The folder is not this user's to write.
         """
         with _locked(self._root):
-            _make_folder(self.folder)
+            make_folder(self.folder)
             entry = _Entry(self._origin, _dated(self._without_bytes(results), self._clock()))
             data = _entries().dump_json(entry)
             path = self.folder / f"{next(self._numbers):06d}-{blob_digest(data)}.v1.json"
-            _write_whole(path, data)
+            write_whole(path, data, temporary=self.folder, prefix=".", suffix=_UNFINISHED)
         return path
 
     def _without_bytes(self, results: Results) -> Results:
@@ -464,7 +462,7 @@ def _remove_if_done(root: Path, folder: Path) -> None:
 def _locked(root: Path) -> Iterator[None]:
     """Keeps a spool from being removed while its run writes to it."""
     with store_errors(root):
-        _make_folder(root)
+        make_folder(root)
         with FileLock(root / _LOCK):
             yield
 
@@ -482,35 +480,3 @@ def _dated(results: Results, now: float) -> Results:
         cost_model=None if results.cost_model is None else at(results.cost_model),
         run=None if results.run is None else at(results.run),
     )
-
-
-def _make_folder(path: Path) -> None:
-    """Make the folder and its parents, so that they survive a power cut."""
-    if path.is_dir():
-        return
-    _make_folder(path.parent)
-    path.mkdir(exist_ok=True)
-    _flush_folder(path.parent)
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """The file is there whole and on the disk, or not at all."""
-    handle, name = tempfile.mkstemp(prefix=".", suffix=_UNFINISHED, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def _flush_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

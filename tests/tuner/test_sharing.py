@@ -109,16 +109,14 @@ def test_threads_are_gone_after_close(registry: Registry) -> None:
     assert threading.active_count() == before
 
 
-def command(home: Path, model: Path, name: str) -> list[str]:
+def command(home: Path, model: Path) -> list[str]:
     script = Path(sys.executable).with_name("bcd-registry")
     return [str(script), "--home", str(home), "tune", "--model", str(model), "--trials", str(TRIALS), "--json"]
 
 
 def start(home: Path, model: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    return subprocess.Popen(
-        command(home, model, model.stem), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    return subprocess.Popen(command(home, model), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:

@@ -123,6 +123,8 @@ class Tuning:
             self._run(observe, waiting)
         finally:
             self._settle()
+            if self._around.leases is not None and self._around.leases.note:
+                self.notes.append(self._around.leases.note)
 
     def _run(self, observe: Callable[[Step], None], waiting: Callable[[int], None] | None) -> None:
         while (task := self._next_task(waiting)) is not None:
@@ -161,11 +163,6 @@ class Tuning:
         if self._around.refresh is not None:
             self._around.refresh([run for run in self._runs if run.planned.cluster == cluster])
         return task.left > 0
-
-    @property
-    def sharing_note(self) -> str:
-        """Why work was not shared with other tuners; empty when it was, or could be."""
-        return self._around.leases.note if self._around.leases else ""
 
     def _settle(self) -> None:
         """Tell the registry which searches came to their end, and give back the leases of clusters where all did."""

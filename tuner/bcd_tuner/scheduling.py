@@ -157,6 +157,26 @@ class TaskRun:
         self.finished = self.finished or self.exhausted or self.trials >= self.granted
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What the measurements so far say of all tasks together.
+
+    Attributes:
+        scale: Measured over expected latency of the untuned programs: the machine's own speed.
+        good: By main operator, best over expected untuned latency of the best third of its tasks, those reused included, as far
+            as their latencies are known. The third is one of their expected time: what small ones lose to the start of threads
+            says nothing of the others.
+    """
+
+    scale: float
+    good: Mapping[str, float]
+
+    def slack(self, run: TaskRun) -> float:
+        """Share of its latency that goes if it becomes as fast for its size as those; 0 when unknown."""
+        good, best_s = self.good.get(_main_operator(run)), run.best_s
+        return 0.0 if good is None or best_s is None else max(0.0, 1.0 - good * _expected_s(run) / best_s)
+
+
 class Schedule:
     """The order of the rounds of one run. Not safe to share between threads."""
 
@@ -173,11 +193,11 @@ class Schedule:
         Args:
             allowed: Asked of one after the other, best first, until it says yes; None says it of all.
         """
-        scale = self._scale()
-        self._grant_slow()
-        self._stop_flat(scale)
+        standing = self._standing()
+        self._grant_slow(standing)
+        self._stop_flat(standing)
         ready = [run for run in self._runs if run.left and not self._waits(run)]
-        ready.sort(key=lambda run: self._gain(run, scale) / self._cost_s(run), reverse=True)
+        ready.sort(key=lambda run: self._gain(run, standing) / self._cost_s(run), reverse=True)
         return next((run for run in ready if allowed is None or (run.left and allowed(run))), None)
 
     def pace_s(self, run: TaskRun) -> float | None:
@@ -197,37 +217,20 @@ class Schedule:
         """Trials that the run may still use."""
         return sum(run.left for run in self._runs)
 
-    def _grant_slow(self) -> None:
+    def _grant_slow(self, standing: _Standing) -> None:
         """A task that spent its trials and is far slower for its size than its peers gets those of a search from nothing."""
         for run in self._runs:
             spent = run.finished and not run.exhausted and run.granted <= run.trials < run.planned.depth
-            if spent and run.trials and self._slack(run) > _SLOW:
+            if spent and run.trials and standing.slack(run) > _SLOW:
                 run.notes.append(f"slow for its size: {run.planned.depth - run.granted} trials more than planned")
                 run.granted, run.finished = run.planned.depth, False
 
-    def _slack(self, run: TaskRun) -> float:
-        """Share of its latency that goes if it becomes as fast for its size as the best third of its peers; 0 when unknown.
-
-        Peers are the tasks with its main operator, those reused included, as far as their latencies are known. The third is one
-        of their expected time: what small ones lose to the start of threads says nothing of the others.
-        """
-        sized = sorted(
-            (best_s / _expected_s(peer), peer.weight * _expected_s(peer))
-            for peer in self._runs
-            if (best_s := peer.best_s) is not None and _main_operator(peer) == _main_operator(run)
-        )
-        if run.best_s is None or len(sized) < _LEAST_PEERS:
-            return 0.0
-        costs = list(itertools.accumulate(cost for _, cost in sized))
-        good = next(ratio for (ratio, _), cost in zip(sized, costs, strict=True) if cost >= costs[-1] / 3)
-        return max(0.0, 1.0 - good * _expected_s(run) / run.best_s)
-
-    def _stop_flat(self, scale: float) -> None:
+    def _stop_flat(self, standing: _Standing) -> None:
         """Tasks that had their say and whose next round promises next to nothing for the network are finished."""
-        total = sum(_latency(run, scale) for run in self._runs)
+        total = sum(_latency(run, standing.scale) for run in self._runs)
         for run in self._runs:
             begun = run.left and run.trials >= min(_LEAST_TRIALS, run.planned.trials)
-            if begun and self._gain(run, scale) < _FLAT * total:
+            if begun and self._gain(run, standing) < _FLAT * total:
                 run.notes.append(f"stopped after {run.trials} of {run.granted} trials: more would not be seen in the network")
                 run.finished = True
 
@@ -235,23 +238,36 @@ class Schedule:
         leader = self._by_key.get(run.planned.waits_for or "")
         return leader is not None and not leader.finished
 
-    def _gain(self, run: TaskRun, scale: float) -> float:
+    def _gain(self, run: TaskRun, standing: _Standing) -> float:
         followers = [r for r in self._runs if r.planned.waits_for == run.key and not r.finished]
-        return self._saving(run, scale) + _SIBLING_SHARE * sum(self._saving(r, scale) for r in followers)
-
-    def _saving(self, run: TaskRun, scale: float) -> float:
-        """Expected seconds that the next round saves: by its own curve, and by what its peers show to be in reach."""
-        promise = max(run.promise, _IN_REACH * 0.5**run.dry * self._slack(run)) if run.trials else run.promise
-        return _latency(run, scale) * promise
+        return _saving(run, standing) + _SIBLING_SHARE * sum(_saving(r, standing) for r in followers)
 
     def _cost_s(self, run: TaskRun) -> float:
         """Expected seconds of the task's next round."""
         return run.next_round * (self.pace_s(run) or 1.0)
 
-    def _scale(self) -> float:
-        """Measured over expected latency of the untuned programs seen so far: the machine's own speed."""
+    def _standing(self) -> _Standing:
         ratios = [r.untuned_s / _expected_s(r) for r in self._runs if r.untuned_s]
-        return statistics.median(ratios) if ratios else 1.0
+        sized: dict[str, list[tuple[float, float]]] = {}
+        for run in self._runs:
+            if (best_s := run.best_s) is not None:
+                expected_s = _expected_s(run)
+                sized.setdefault(_main_operator(run), []).append((best_s / expected_s, run.weight * expected_s))
+        good = {operator: _best_third(peers) for operator, peers in sized.items() if len(peers) >= _LEAST_PEERS}
+        return _Standing(statistics.median(ratios) if ratios else 1.0, good)
+
+
+def _best_third(sized: Sequence[tuple[float, float]]) -> float:
+    """The ratio within which the best third is; a third of the costs, which are the second of each pair."""
+    ranked = sorted(sized)
+    costs = list(itertools.accumulate(cost for _, cost in ranked))
+    return next(ratio for (ratio, _), cost in zip(ranked, costs, strict=True) if cost >= costs[-1] / 3)
+
+
+def _saving(run: TaskRun, standing: _Standing) -> float:
+    """Expected seconds that the next round saves: by its own curve, and by what its peers show to be in reach."""
+    promise = max(run.promise, _IN_REACH * 0.5**run.dry * standing.slack(run)) if run.trials else run.promise
+    return _latency(run, standing.scale) * promise
 
 
 def _main_operator(run: TaskRun) -> str:

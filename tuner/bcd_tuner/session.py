@@ -240,8 +240,6 @@ class _Run:
             interrupted = True
         time_split = tuning.time_split()
         self._notes += tuning.notes
-        if tuning.sharing_note:
-            self._notes.append(tuning.sharing_note)
         if tuning.cut_short:
             self._notes.append("the time budget ended the search: unfinished tasks are kept as priors and go on next time")
         outcome = None

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from bcd_registry.errors import BcdError, Conflict, StoreDenied
+from bcd_registry.errors import BcdError, StoreDenied
 from bcd_registry.model import Lease
 from bcd_registry.registry import Registry
 
@@ -108,8 +108,6 @@ class ClusterLeases:
     def _renew(self, cluster: str, lease: Lease) -> None:
         try:
             renewed = self._registry.renew_lease(lease, self._lease_s)
-        except Conflict:
-            renewed = None
         except BcdError:
             return  # tried again; until then another run may take it, and fences keep the two apart
         with self._changes:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bcd_registry.errors import Conflict, NotFound
-from bcd_registry.folders import store_errors
+from bcd_registry.folders import make_folder, store_errors, write_whole
 from bcd_registry.model import BlobInfo
 
 from .digests import (
@@ -102,19 +101,9 @@ class LocalBlobs:
         return True
 
     def _write(self, path: Path, data: bytes) -> None:
-        _make_folder(self._root / _TEMPORARY)
-        _make_folder(path.parent)
-        handle, name = tempfile.mkstemp(prefix=path.name[:12], dir=self._root / _TEMPORARY)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        _flush_folder(path.parent)
+        make_folder(self._root / _TEMPORARY)
+        make_folder(path.parent)
+        write_whole(path, data, temporary=self._root / _TEMPORARY, prefix=path.name[:12])
 
 
 def _info(path: Path) -> Iterator[BlobInfo]:
@@ -124,20 +113,3 @@ def _info(path: Path) -> Iterator[BlobInfo]:
     except FileNotFoundError:
         return
     yield BlobInfo(path.name, found.st_size, found.st_mtime)
-
-
-def _make_folder(path: Path) -> None:
-    """Make the folder and its parents, so that they survive a power cut."""
-    if path.is_dir():
-        return
-    _make_folder(path.parent)
-    path.mkdir(exist_ok=True)
-    _flush_folder(path.parent)
-
-
-def _flush_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
