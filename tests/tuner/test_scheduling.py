@@ -140,6 +140,21 @@ def test_a_task_that_is_slow_for_its_size_gets_the_trials_of_a_search_from_nothi
     assert runs[3].notes == ["slow for its size: 16 trials more than planned"]
 
 
+def test_a_task_that_gets_more_trials_is_not_settled_any_more() -> None:
+    tasks = [make_task(f"t{i}", op="conv2d+add", flops=1e9) for i in range(4)]
+    runs = runs_of(tasks, [*(exact(t) for t in tasks[:3]), known(tasks[3], Grade.CLUSTER)])
+    for run in runs[:3]:
+        run.record = own_record(run.planned.task, run_times_s=(1e-3,), state=RecordState.PUBLISHED)
+    slow = runs[3]
+    schedule = Schedule(runs)
+    slow.untuned_s = 10e-3
+    one_round(slow, slow.left)
+    assert slow.finished
+    slow.settled = True
+    assert schedule.next_task() is slow
+    assert (slow.finished, slow.settled) == (False, False)
+
+
 def test_a_task_whose_priors_misled_gets_a_search_from_nothing_and_a_fifth_more() -> None:
     task = make_task("t")
     run, *_ = runs_of([task], [known(task, Grade.CLUSTER)], depth=40)

@@ -223,7 +223,7 @@ class Schedule:
             spent = run.finished and not run.exhausted and run.granted <= run.trials < run.planned.depth
             if spent and run.trials and standing.slack(run) > _SLOW:
                 run.notes.append(f"slow for its size: {run.planned.depth - run.granted} trials more than planned")
-                run.granted, run.finished = run.planned.depth, False
+                run.granted, run.finished, run.settled = run.planned.depth, False, False
 
     def _stop_flat(self, standing: _Standing) -> None:
         """Tasks that had their say and whose next round promises next to nothing for the network are finished."""
