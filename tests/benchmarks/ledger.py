@@ -65,6 +65,8 @@ class Ledger:
             if good:
                 self.best_s[key] = self._ranked[key][0][0]
         self.curve.append((self.elapsed_s, self.curve[-1][1] + n_trials, self.estimate_ms()))
+        seconds, trials, estimate_ms = self.curve[-1]
+        print(f"{seconds:.0f} s, {trials} trials, {estimate_ms:.4g} ms", flush=True)  # for the log
 
     def winners(self) -> dict[str, list[Any]]:
         """Schedules by workload key, fastest first."""

@@ -109,7 +109,7 @@ def _changed(value: Any, changes: Changes) -> Any:
 
 def _tuned(job: Job, mode: str, request: TuneRequest, registry: Registry) -> Result:
     """One run of the product, then the network as the registry now gives it, beside the others."""
-    report = tune(request, registry, progress=_silent)
+    report = tune(request, registry, progress=_told)
     equal, runs, remarks = report.checked, {}, ""
     if report.checked:
         equal, runs, remarks = _end_to_end(job, request.spec, registry)
@@ -246,8 +246,10 @@ def copy_of(home: str) -> Iterator[Registry]:
             yield registry
 
 
-def _silent(event: ProgressEvent) -> None:
-    """Nobody watches."""
+def _told(event: ProgressEvent) -> None:
+    """A line for the log: an hour without one looks like a hang."""
+    figures = "" if event.estimated_ms is None else f"{event.trials} trials, {event.estimated_ms:.4g} ms"
+    print(f"{event.elapsed_s:.0f} s", event.phase, event.message or figures, flush=True)
 
 
 def _quiet(phase: str, message: str) -> None:

@@ -57,9 +57,9 @@ def _ablated(name: str, seed: int, minutes: int) -> Comparison:
 
 
 PARTS: tuple[tuple[Comparison, ...], ...] = (
-    (_compared("det", 0, 75),),
-    (_compared("det", 1, 75),),
-    (_compared("det", 2, 75),),
+    (_compared("det", 0, 130),),
+    (_compared("det", 1, 130),),
+    (_compared("det", 2, 130),),
     (_compared("bert", 0, 90), _compared("bert", 1, 30)),
     (_compared("bert", 2, 30), _compared("rec", 0, 45), _compared("resnet", 0, 30), _compared("magika", 0, 10)),
     (_compared("mobilenet", 0, 120),),

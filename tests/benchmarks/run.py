@@ -211,6 +211,7 @@ def main() -> None:
         print("\n".join(listing(read_results(given.results))))
         return
     _refuse_load(given.force)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what runs ends with it
     finished = run_part(PARTS[given.part - 1], begin(given.work.absolute(), given.results, given.limit_minutes))
     write(read_results(given.results))
     raise SystemExit(0 if finished else 1)
