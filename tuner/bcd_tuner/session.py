@@ -86,6 +86,15 @@ def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) ->
         NetworkError: The network cannot be read.
         RegistryError: The registry cannot be used.
     """
+    return look_up(request, registry, progress=progress)[1]
+
+
+def look_up(request: TuneRequest, registry: Registry, *, progress: ProgressSink) -> tuple[Prepared, Plan]:
+    """The network's tasks with what the registry knows of each, and what `plan` says of them.
+
+    Raises:
+        BcdError: See `plan`.
+    """
     spec = request.spec
     target = resolve_target(spec.target)
     import_intrinsics(target.kind.name)
@@ -97,7 +106,7 @@ def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) ->
         network, lowered, registry, environment, trials=spec.trials, fresh=request.fresh, clustering=request.clustering
     )
     runs = registry.list_runs()
-    return expectation(spec.name, spec.version, canonical_json(canonical_target(target)), prepared.planned, runs)
+    return prepared, expectation(spec.name, spec.version, canonical_json(canonical_target(target)), prepared.planned, runs)
 
 
 def tune(
