@@ -20,9 +20,13 @@ EXIT_CODES = {
     3: "the network cannot be read or imported",
     4: "the registry cannot be used: home, database, blobs, schema",
     5: "tuning or checking failed",
+    6: "the gate said no",
+    7: "frozen: what the lock names is missing or damaged",
+    8: "check: a stored latency no longer holds",
+    9: "refused: the registry is read-only",
     130: "interrupted: what was found is kept, the same command goes on",
 }
-"""What scripts may rely on. 6 to 9 are reserved."""
+"""What scripts may rely on."""
 
 _HELP = "Tune a network once; tune its next version from what the registry knows."
 _EPILOG = (

@@ -62,6 +62,12 @@ class StoreDenied(RegistryError):
     """The store refuses this user."""
 
 
+class ReadOnly(StoreDenied):
+    """A write where the registry is only read: it was told so, and nothing was sent."""
+
+    exit_code = 9
+
+
 class MeasureError(BcdError):
     """Building, running or checking failed where it must not."""
 
