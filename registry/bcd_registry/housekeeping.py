@@ -203,6 +203,8 @@ def read_statistics(registry: Registry, *, n_runs: int = RUNS_READ) -> Statistic
 
 _CAUSES: tuple[tuple[str, str], ...] = (
     (r"the registry was not asked", "the registry was not asked"),
+    (r"measured .+ ago, older than ", "too old: a prior only"),
+    (r"drifted: ", "drifted: a prior only"),
     (r"\d+ records? ignored: (\w+)", "other {}: not usable"),
     (r"(\w+)\S* .+ then, .+ now$", "other {}: a prior only"),
     (r"only \w+, not published", "measured, not published"),

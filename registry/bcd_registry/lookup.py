@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .model import Decision, Environment, Grade, Match, Prior, RecordState, Refutation, TuningRecord, Workload
-from .staleness import Difference, FieldClass, compare
+from .staleness import DEFAULT_POLICY, Difference, FieldClass, StalenessPolicy, compare, doubts
 
 MAX_PRIORS = 6
 """Most priors of one match."""
@@ -26,7 +26,7 @@ _Schedule = tuple[str, str, tuple[Decision, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the catalog found, quarantined records left out.
+    """What the catalog found, quarantined and invalidated records left out.
 
     Attributes:
         records: In any order.
@@ -46,6 +46,7 @@ class _Candidate:
     """A record with all that decides its rank.
 
     Attributes:
+        doubts: What makes it a prior only in any environment: its age and its drift.
         relative: Its median over the best median of its workload in its environment, at least 1.
     """
 
@@ -53,7 +54,12 @@ class _Candidate:
     workload: Workload
     hard: tuple[Difference, ...]
     soft: tuple[Difference, ...]
+    doubts: tuple[str, ...]
     relative: float
+
+    @property
+    def n_soft(self) -> int:
+        return len(self.soft) + len(self.doubts)
 
     @property
     def state_rank(self) -> int:
@@ -85,19 +91,27 @@ class _Index:
 
 
 def grade_workloads(
-    workloads: Sequence[Workload], known: Known, environment: Environment, depths: Mapping[str, int]
+    workloads: Sequence[Workload],
+    known: Known,
+    environment: Environment,
+    depths: Mapping[str, int],
+    *,
+    policy: StalenessPolicy = DEFAULT_POLICY,
+    now_s: float = 0.0,
 ) -> list[Match]:
     """One match for each workload, in order.
 
     Args:
         depths: The `--trials` asked, by workload key; a workload that is not in it asks for none.
+        policy: What a difference in version, and an age, mean.
+        now_s: Unix seconds, from which ages count.
     """
-    index = _index(known, environment)
+    index = _index(known, environment, policy, now_s)
     return [_grade(workload, index, depths.get(workload.key, 0)) for workload in workloads]
 
 
-def _index(known: Known, environment: Environment) -> _Index:
-    differences = {key: compare(then, environment) for key, then in known.environments.items()}
+def _index(known: Known, environment: Environment, policy: StalenessPolicy, now_s: float) -> _Index:
+    differences = {key: compare(then, environment, policy) for key, then in known.environments.items()}
     index = _Index(refuted=_refuted_here(known, differences))
     best: dict[tuple[str, str], float] = {}
     for record in known.records:
@@ -111,6 +125,7 @@ def _index(known: Known, environment: Environment) -> _Index:
                 workload=known.workloads[record.workload_key],
                 hard=tuple(d for d in found if d.field_class is FieldClass.HARD),
                 soft=tuple(d for d in found if d.field_class is FieldClass.SOFT),
+                doubts=doubts(record, policy, now_s),
                 relative=record.median_s / best[record.workload_key, record.environment_key],
             )
         )
@@ -135,7 +150,7 @@ def _refuted_here(known: Known, differences: Mapping[str, Sequence[Difference]])
 def _grade(workload: Workload, index: _Index, asked: int) -> Match:
     own = sorted(index.by_workload.get(workload.key, ()), key=_own_order)
     siblings = [c for c in index.by_cluster.get(workload.cluster, ()) if c.workload.key != workload.key]
-    exact = [c for c in own if c.record.state is RecordState.PUBLISHED and not c.soft and c.record.depth >= asked]
+    exact = [c for c in own if c.record.state is RecordState.PUBLISHED and not c.n_soft and c.record.depth >= asked]
     if exact:
         record = min(exact, key=lambda c: (c.record.median_s, c.record.id)).record
         return Match(workload, Grade.EXACT, record, (), _exact_reason(record, asked))
@@ -192,18 +207,18 @@ def _age(refutation: Refutation) -> tuple[float, str]:
 def _own_order(candidate: _Candidate) -> tuple[int, int, int, float, str]:
     """Nearest to being exact first."""
     record = candidate.record
-    return len(candidate.soft), -candidate.state_rank, -record.depth, candidate.relative, record.id
+    return candidate.n_soft, -candidate.state_rank, -record.depth, candidate.relative, record.id
 
 
 def _own_priors(workload: Workload, own: Iterable[_Candidate]) -> tuple[Prior, ...]:
-    chosen = sorted(_distinct(own), key=lambda c: (len(c.soft), -c.state_rank, c.relative, c.record.id))
+    chosen = sorted(_distinct(own), key=lambda c: (c.n_soft, -c.state_rank, c.relative, c.record.id))
     return tuple(Prior(c.record, workload, 0.0, Grade.STALE) for c in chosen[:MAX_OWN_PRIORS])
 
 
 def _other_priors(workload: Workload, candidates: Iterable[_Candidate], grade: Grade, limit: int) -> tuple[Prior, ...]:
     """Priors of the nearest workloads: several of the nearest, fewer of the others."""
     by_workload: dict[str, list[_Candidate]] = {}
-    for candidate in sorted(candidates, key=lambda c: (c.relative, len(c.soft), -c.state_rank, c.record.id)):
+    for candidate in sorted(candidates, key=lambda c: (c.relative, c.n_soft, -c.state_rank, c.record.id)):
         by_workload.setdefault(candidate.workload.key, []).append(candidate)
     distances = {key: _distance(workload, group[0].workload, grade) for key, group in by_workload.items()}
     nearest = sorted(by_workload, key=lambda key: (distances[key], key))[:_MAX_WORKLOADS]
@@ -233,7 +248,7 @@ def _exact_reason(record: TuningRecord, asked: int) -> str:
 
 def _stale_reason(own: Sequence[_Candidate], asked: int) -> str:
     nearest = own[0]
-    reasons = [difference.describe() for difference in nearest.soft]
+    reasons = [*(difference.describe() for difference in nearest.soft), *nearest.doubts]
     if nearest.record.state is not RecordState.PUBLISHED:
         reasons.append(f"only {nearest.record.state}, not published")
     if nearest.record.depth < asked:

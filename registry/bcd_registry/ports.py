@@ -150,7 +150,8 @@ class Catalog(Protocol):
         """Records of the workloads, or of any workload in the clusters or with the anchors, with their trace digests.
 
         For each workload and environment at most `per_workload`: further states first, then lowest median. Quarantined and
-        invalidated ones are left out. The records' `trace` is None: it lies in the blob. A constant number of queries, whatever the lengths.
+        invalidated ones are left out. The records' `trace` is None: it lies in the blob. A constant number of queries,
+        whatever the lengths.
         """
 
     def list_records(
@@ -198,14 +199,16 @@ class Catalog(Protocol):
             NotFound: One of its records is not there; then nothing is stored.
         """
 
-    def restore_records(self, event: Event, *, undone: str | None = None) -> None:
-        """Store the event and serve its records again: they are what they were before. One that is not invalidated stays so.
+    def restore_records(self, event: Event, *, undone: str | None = None) -> tuple[str, ...]:
+        """Serve the records of the event again that are invalidated: they are what they were before.
+
+        The event is stored with those; when there is none, it is not stored.
 
         Args:
             undone: The id of the event to undo; what others took back as well stays so. None undoes all that hold them.
 
-        Raises:
-            NotFound: One of its records is not there; then nothing is stored.
+        Returns:
+            Ids of the records whose invalidation is undone, sorted.
         """
 
     def mark_drift(self, reasons: Mapping[str, str], event: Event) -> None:

@@ -29,13 +29,15 @@ from .model import (
     Workload,
 )
 from .ports import BlobStore, Catalog
+from .recall import Recall
+from .staleness import DEFAULT_POLICY, StalenessPolicy
 from .traces import pack_trace, unpack_trace
 
 _LOG = logging.getLogger(__name__)
 _Dated = TypeVar("_Dated", TuningRecord, NetworkVersion, CostModelSnapshot, RunSummary, Refutation)
 
 
-class Registry:
+class Registry(Recall):
     """What the tuner and the command line work with. Threads may share it.
 
     Every call raises what its stores raise: `StoreUnavailable`, `StoreDenied`. An error is never turned into a miss.
@@ -47,20 +49,28 @@ class Registry:
         blobs: BlobStore,
         clock: Callable[[], float] = time.time,
         on_close: Callable[[], None] | None = None,
+        *,
+        policy: StalenessPolicy = DEFAULT_POLICY,
     ) -> None:
         """Work over the two stores.
 
         Args:
             clock: Unix seconds, for values that come without a time.
             on_close: Called once by `close`, to close what the stores hold open.
+            policy: What lookups say of records that are old or of another release.
         """
-        self._catalog = catalog
+        super().__init__(catalog, clock)
         self._blobs = blobs
-        self._clock = clock
+        self._policy = policy
         self._left_out: set[str] = set()
         self._resources = contextlib.ExitStack()
         if on_close is not None:
             self._resources.callback(on_close)
+
+    @property
+    def policy(self) -> StalenessPolicy:
+        """What lookups say of records that are old or of another release."""
+        return self._policy
 
     def close(self) -> None:
         """Close the stores; the registry cannot be used afterwards."""
@@ -84,7 +94,7 @@ class Registry:
         known, digests = self._find(workloads)
         traces: dict[str, Json] = {}
         while True:
-            matches = grade_workloads(workloads, known, environment, depths)
+            matches = grade_workloads(workloads, known, environment, depths, policy=self._policy, now_s=self._clock())
             bad = self._load_traces(matches, digests, traces)
             if not bad:
                 return [_with_traces(match, traces) for match in matches]
