@@ -110,6 +110,21 @@ def grade_workloads(
     return [_grade(workload, index, depths.get(workload.key, 0)) for workload in workloads]
 
 
+def refuted_priors(
+    workloads: Sequence[Workload], known: Known, environment: Environment, *, policy: StalenessPolicy = DEFAULT_POLICY
+) -> list[list[tuple[TuningRecord, Refutation]]]:
+    """The priors that are kept from each workload since they misled, in order, each with its newest refutation."""
+    index = _index(known, environment, policy, 0.0)
+    found = []
+    for workload in workloads:
+        siblings = [c for c in index.by_cluster.get(workload.cluster, ()) if c.workload.key != workload.key]
+        cousins = [c for c in index.by_anchor.get(workload.anchor, ()) if c.workload.cluster != workload.cluster]
+        refuted = _without_refuted(workload, siblings, Grade.CLUSTER, index)[1]
+        refuted += _without_refuted(workload, cousins, Grade.ANCHOR, index)[1]
+        found.append([(candidate.record, refutation) for candidate, refutation in refuted])
+    return found
+
+
 def _index(known: Known, environment: Environment, policy: StalenessPolicy, now_s: float) -> _Index:
     differences = {key: compare(then, environment, policy) for key, then in known.environments.items()}
     index = _Index(refuted=_refuted_here(known, differences))
