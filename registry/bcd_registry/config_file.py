@@ -9,19 +9,38 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
 from .errors import ConfigError
+from .staleness import OnVersion
 from .urls import checked_blobs_url, checked_database_url, checked_endpoint_url, masked
 
 FILE_NAME = "bcd-registry.toml"
 """Looked for in the current folder and those above it."""
 
+_UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_AGE = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in _UNIT_S))
+
+
+def parse_age(value: object) -> float:
+    """Seconds from `90d`, `12h`, `90m` or `1d12h`.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    match = _AGE.fullmatch(value.strip()) if isinstance(value, str) else None
+    seconds = sum(float(number) * _UNIT_S[unit] for unit, number in match.groupdict().items() if number) if match else 0.0
+    if seconds <= 0:
+        raise ValueError("is not a time")
+    return seconds
+
+
 Positive = Annotated[int, Field(strict=True, gt=0, lt=2**31)]
 Mebibytes = Annotated[int, Field(ge=0, lt=2**31)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ShortTime = Annotated[float, Field(gt=0, le=600)]
+Age = Annotated[float, BeforeValidator(parse_age), Field(allow_inf_nan=False)]
 Words = Annotated[str, StringConstraints(strict=True, min_length=1)]
 Shapes = dict[str, tuple[Positive, ...]]
 DatabaseUrl = Annotated[str, AfterValidator(checked_database_url)]
@@ -34,6 +53,7 @@ _FORMS = {
     "blobs_url": "it is s3://BUCKET/PREFIX, or file:///FOLDER",
     "s3_endpoint_url": "it is the server's address, for example http://127.0.0.1:8333",
     "s3_region": "it is a region's name, for example eu-central-1",
+    "max_age": 'it is a time such as "90d", "12h" or "1d12h"',
 }
 _MASKED = ("database_url", "blobs_url", "s3_endpoint_url", "mlflow_tracking_uri")
 
@@ -63,6 +83,17 @@ class NetworkTable(_Table):
     target: Words | None = None
 
 
+class StalenessTable(_Table):
+    """`[staleness]`: when a record is a prior only, or of no use.
+
+    Attributes:
+        max_age: Seconds; written as `90d`.
+    """
+
+    max_age: Age | None = None
+    on_version: OnVersion = OnVersion.PRIOR
+
+
 class TeamKeys(BaseModel):
     """The keys of a team's registry, the same in the file and, as `BCD_` variables, in the environment."""
 
@@ -85,7 +116,11 @@ class ConfigFile(TeamKeys, _Table):
     mlflow_tracking_uri: Words | None = None
     workers: Positive | None = None
     defaults: DefaultsTable = DefaultsTable()
+    staleness: StalenessTable = StalenessTable()
     networks: dict[str, NetworkTable] = Field(default_factory=dict)
+
+
+_TABLES: Mapping[str, type[_Table]] = {"defaults": DefaultsTable, "staleness": StalenessTable}
 
 
 def parse_config(text: str, path: Path) -> ConfigFile:
@@ -151,7 +186,7 @@ def _tables_at(place: tuple[int | str, ...]) -> type[_Table]:
     """The table that the keys lead to."""
     if not place:
         return ConfigFile
-    return DefaultsTable if place[0] == "defaults" else NetworkTable
+    return _TABLES.get(str(place[0]), NetworkTable)
 
 
 def _hint_for(place: tuple[int | str, ...]) -> str:

@@ -26,9 +26,10 @@ from .config_file import (
     nearest,
     parse_config,
 )
-from .errors import ConfigError, StoreDenied
+from .errors import ConfigError, ReadOnly
 from .folders import store_errors
 from .model import NetworkSpec
+from .staleness import DEFAULT_POLICY, StalenessPolicy
 from .urls import masked, sqlite_path
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Settings:
         local_cache_mib: How much of the blobs of an S3 URL is kept in the home; 0 keeps none.
         defaults: Budgets and target for networks that say nothing else.
         networks: What the file defines, by label.
+        staleness: What lookups say of records that are old or of another release.
     """
 
     home: Path
@@ -85,6 +87,7 @@ class Settings:
     local_cache_mib: int
     defaults: DefaultsTable
     networks: Mapping[str, NetworkSpec]
+    staleness: StalenessPolicy = DEFAULT_POLICY
 
     @property
     def catalog_url(self) -> str:
@@ -150,6 +153,7 @@ def load_settings(
         local_cache_mib=_first(variables.local_cache_mib, file.local_cache_mib, LOCAL_CACHE_MIB),
         defaults=file.defaults,
         networks={label: _spec(label, table, file.defaults, folder) for label, table in file.networks.items()},
+        staleness=StalenessPolicy(file.staleness.max_age, file.staleness.on_version),
     )
     _require_sense(settings)
     return settings
@@ -205,7 +209,8 @@ def open_registry(settings: Settings) -> Registry:
         catalog = opened.enter_context(open_catalog(settings))
         blobs = opened.enter_context(open_blobs(settings))
         on_close = opened.pop_all().close
-    return Registry(ReadOnlyCatalog(catalog) if settings.read_only else catalog, blobs, on_close=on_close)
+    usable = ReadOnlyCatalog(catalog) if settings.read_only else catalog
+    return Registry(usable, blobs, on_close=on_close, policy=settings.staleness)
 
 
 def upgrade_catalog(settings: Settings) -> tuple[str | None, str]:
@@ -213,14 +218,14 @@ def upgrade_catalog(settings: Settings) -> tuple[str | None, str]:
 
     Raises:
         SchemaMismatch: It is newer, or of no known revision.
-        StoreDenied: See `open_registry`; or it is read-only.
+        StoreDenied: See `open_registry`; `ReadOnly` when the settings say so.
         StoreUnavailable: See `open_registry`.
     """
     from .catalog.engines import engine_of
     from .catalog.schema import upgrade_database
 
     if settings.read_only:
-        raise StoreDenied("the registry is read-only, so its catalog is not upgraded", hint=WRITABLE_HINT)
+        raise ReadOnly("the registry is read-only, so its catalog is not upgraded", hint=WRITABLE_HINT)
     if settings.database_url is None:
         make_home(settings)
     engine = engine_of(settings.catalog_url, settings.connect_timeout_s)

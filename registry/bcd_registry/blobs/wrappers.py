@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from bcd_registry.errors import Conflict, CorruptBlob, NotFound, RegistryError, StoreDenied
+from bcd_registry.errors import Conflict, CorruptBlob, NotFound, ReadOnly, RegistryError
 from bcd_registry.model import BlobInfo
 from bcd_registry.ports import BlobStore
 
@@ -208,5 +208,5 @@ class TieredBlobs:
             _LOG.debug("the copy of blob %s stays: %s", digest[:12], error.message)
 
 
-def _read_only(what: str) -> StoreDenied:
-    return StoreDenied(f"the registry is read-only: nothing is {what}", hint="leave out --read-only, and unset BCD_READ_ONLY")
+def _read_only(what: str) -> ReadOnly:
+    return ReadOnly(f"the registry is read-only: nothing is {what}", hint="leave out --read-only, and unset BCD_READ_ONLY")

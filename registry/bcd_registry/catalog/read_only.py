@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bcd_registry.errors import StoreDenied
+from bcd_registry.errors import ReadOnly
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
+    Event,
     Lease,
     NetworkVersion,
     RecordState,
     Refutation,
     RunSummary,
+    Selection,
     TuningRecord,
     Workload,
 )
@@ -23,7 +25,7 @@ class ReadOnlyCatalog:
     """Passes reads on to a catalog; each write is refused here, before anything is sent.
 
     Raises:
-        StoreDenied: Any write.
+        ReadOnly: Any write.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -104,6 +106,52 @@ class ReadOnlyCatalog:
         """See `Catalog.get_record`."""
         return self._catalog.get_record(id_prefix)
 
+    def select_records(self, selection: Selection, *, now_s: float) -> list[tuple[TuningRecord, str]]:
+        """See `Catalog.select_records`."""
+        return self._catalog.select_records(selection, now_s=now_s)
+
+    def find_descendants(self, ids: Sequence[str]) -> list[TuningRecord]:
+        """See `Catalog.find_descendants`."""
+        return self._catalog.find_descendants(ids)
+
+    def find_ancestors(self, record_id: str) -> list[TuningRecord]:
+        """See `Catalog.find_ancestors`."""
+        return self._catalog.find_ancestors(record_id)
+
+    def find_left_out(
+        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), limit: int = 1000
+    ) -> list[TuningRecord]:
+        """See `Catalog.find_left_out`."""
+        return self._catalog.find_left_out(workloads=workloads, clusters=clusters, limit=limit)
+
+    def find_workloads(self, ops: Sequence[str], *, limit_per_op: int = 200) -> list[Workload]:
+        """See `Catalog.find_workloads`."""
+        return self._catalog.find_workloads(ops, limit_per_op=limit_per_op)
+
+    def invalidate_records(self, event: Event) -> None:
+        """Refused."""
+        raise _refusal("invalidate records")
+
+    def restore_records(self, event: Event, *, undone: str | None = None) -> tuple[str, ...]:
+        """Refused."""
+        raise _refusal("restore records")
+
+    def mark_drift(self, reasons: Mapping[str, str], event: Event) -> None:
+        """Refused."""
+        raise _refusal("mark records as drifted")
+
+    def clear_drift(self, event: Event) -> None:
+        """Refused."""
+        raise _refusal("mark records as steady")
+
+    def get_event(self, id_prefix: str) -> Event:
+        """See `Catalog.get_event`."""
+        return self._catalog.get_event(id_prefix)
+
+    def list_events(self, *, record: str | None = None, limit: int = 50) -> list[Event]:
+        """See `Catalog.list_events`."""
+        return self._catalog.list_events(record=record, limit=limit)
+
     def add_refutations(self, refutations: Sequence[Refutation]) -> None:
         """Refused."""
         raise _refusal("store refutations")
@@ -161,5 +209,5 @@ class ReadOnlyCatalog:
         raise _refusal("release a lease")
 
 
-def _refusal(what: str) -> StoreDenied:
-    return StoreDenied(f"the registry is read-only here: cannot {what}", hint="leave out --read-only, and unset BCD_READ_ONLY")
+def _refusal(what: str) -> ReadOnly:
+    return ReadOnly(f"the registry is read-only here: cannot {what}", hint="leave out --read-only, and unset BCD_READ_ONLY")

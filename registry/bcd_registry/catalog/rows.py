@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import RowMapping
@@ -13,6 +13,8 @@ from sqlalchemy import RowMapping
 from bcd_registry.model import (
     CostModelSnapshot,
     Decision,
+    Event,
+    EventKind,
     Lease,
     NetworkVersion,
     RecordState,
@@ -109,7 +111,7 @@ def network_of(row: RowMapping, tasks: tuple[Task, ...]) -> NetworkVersion:
 
 
 def record_row(record: TuningRecord, trace_digest: str) -> Row:
-    """The row of `bcd_records`; the trace itself is not in it."""
+    """The row of `bcd_records`, without the trace and without what only events say."""
     return {
         "id": record.id,
         "workload_key": record.workload_key,
@@ -126,6 +128,7 @@ def record_row(record: TuningRecord, trace_digest: str) -> Row:
         "reason": record.reason,
         "run_id": record.run_id,
         "parent_id": record.parent_id,
+        "cost_model_id": record.cost_model_id,
         "created_at": record.created_at,
     }
 
@@ -147,6 +150,9 @@ def record_of(row: RowMapping) -> tuple[TuningRecord, str]:
         untuned_s=row["untuned_s"],
         created_at=row["created_at"],
         reason=row["reason"],
+        cost_model_id=row["cost_model_id"],
+        drift=row["drift"],
+        invalidated=row["invalidated"],
     )
     return record, row["trace_digest"]
 
@@ -180,6 +186,29 @@ def refutation_of(row: RowMapping) -> Refutation:
         environment_key=row["environment_key"],
         run_id=row["run_id"],
         ratio=math.inf if row["ratio"] is None else row["ratio"],
+        created_at=row["created_at"],
+    )
+
+
+def event_row(event: Event) -> Row:
+    """The row of `bcd_events`; its records are rows of their own."""
+    return {
+        "id": event.id,
+        "kind": event.kind.value,
+        "reason": event.reason,
+        "selection": canonical_json(dict(event.selection)),
+        "created_at": event.created_at,
+    }
+
+
+def event_of(row: RowMapping, records: Sequence[str]) -> Event:
+    """The event in the row, about the records."""
+    return Event(
+        id=row["id"],
+        kind=EventKind(row["kind"]),
+        reason=row["reason"],
+        selection=json.loads(row["selection"]),
+        records=tuple(records),
         created_at=row["created_at"],
     )
 

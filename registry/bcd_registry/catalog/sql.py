@@ -28,6 +28,7 @@ from bcd_registry.staleness import environment_key
 
 from . import rows, schema, statements, tables
 from .engines import BUSY_TIMEOUT_S, CONNECT_TIMEOUT_S, engine_of, file_engine, memory_engine, transaction
+from .history import HistoryQueries, lock_known, shortened
 from .statements import among, begins_with, insert_into, replace_in
 
 _COUNTED = {
@@ -36,17 +37,17 @@ _COUNTED = {
     "networks": tables.networks,
     "pins": tables.pins,
     "refutations": tables.refutations,
+    "events": tables.events,
     "cost_models": tables.cost_models,
     "runs": tables.runs,
 }
 
 
-class SqlCatalog:
-    """A `Catalog` over an engine. Threads may share it; after a fork the child opens its own."""
+class SqlCatalog(HistoryQueries):
+    """A `Catalog` over an engine: see `open_url`, `open_file` and `open_memory`.
 
-    def __init__(self, engine: Engine) -> None:
-        """Use a database that is at this release's revision already; see `open_url`, `open_file` and `open_memory`."""
-        self._engine = engine
+    Threads may share it; after a fork the child opens its own.
+    """
 
     @classmethod
     def open_url(cls, url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, create: bool = True) -> SqlCatalog:
@@ -204,9 +205,7 @@ class SqlCatalog:
         """See `Catalog.set_record_states`."""
         table = tables.records
         with transaction(self._engine, write=True) as connection:
-            missing = set(ids) - set(connection.execute(statements.locked_records(connection, ids)).scalars())
-            if missing:
-                raise NotFound(f"no record {_shortened(missing)} in the registry")
+            lock_known(connection, ids)
             chosen = among(connection, table.c.id, ids)
             connection.execute(update(table).where(chosen).values(state=state.value, reason=reason))
 
@@ -249,7 +248,7 @@ class SqlCatalog:
         if not found:
             raise NotFound(f"no record {id_prefix!r} in the registry", hint="`bcd-registry records list` lists them")
         if len(found) > 1:
-            names = _shortened(record.id for record, _ in found)
+            names = shortened(record.id for record, _ in found)
             raise NotFound(f"{id_prefix!r} names more than one record: {names}", hint="give more digits of the id")
         return found[0]
 
@@ -330,9 +329,11 @@ class SqlCatalog:
         """See `Catalog.count_rows`."""
         state, cluster = tables.records.c.state, tables.workloads.c.cluster
         counts = [select(func.count()).select_from(table).scalar_subquery().label(name) for name, table in _COUNTED.items()]
-        clusters = select(func.count(cluster.distinct())).scalar_subquery().label("clusters")
+        counts.append(select(func.count(cluster.distinct())).scalar_subquery().label("clusters"))
+        taken_back = select(func.count()).where(tables.records.c.invalidated != "")
+        counts.append(taken_back.scalar_subquery().label("invalidated"))
         with transaction(self._engine, write=False) as connection:
-            found = dict(connection.execute(select(*counts, clusters)).mappings().one())
+            found = dict(connection.execute(select(*counts)).mappings().one())
             by_state = {row[0]: row[1] for row in connection.execute(select(state, func.count()).group_by(state))}
         return {**found, **{s.value: by_state.get(s.value, 0) for s in RecordState}}
 
@@ -417,6 +418,3 @@ def _in_order(new: Iterable[rows.Row], *names: str) -> list[rows.Row]:
     """Ordered by primary key: writers that lock rows in one order never wait for each other in a circle."""
     return sorted(new, key=lambda row: [row[name] for name in names])
 
-
-def _shortened(ids: Iterable[str]) -> str:
-    return ", ".join(sorted(i[:12] for i in ids))

@@ -30,9 +30,9 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from bcd_registry.model import Lease, RecordState
+from bcd_registry.model import Event, EventKind, Lease, RecordState, Selection
 
 from . import tables
 
@@ -40,6 +40,7 @@ Insert = sqlite.Insert | postgresql.Insert
 
 _STATE_ORDER = {state.value: rank for rank, state in enumerate(RecordState)}
 _HEX = frozenset("0123456789abcdef")
+_KEPT = ("parent_id", "drift", "invalidated")
 
 
 def insert_into(connection: Connection, table: Table) -> Insert:
@@ -54,11 +55,12 @@ def replace_in(connection: Connection, table: Table) -> Insert:
 
 
 def upsert_record(connection: Connection) -> Insert:
-    """An insert of a record that replaces one which is not further on."""
+    """An insert of a record that replaces one which is not further on. What events say and whom it came from stay."""
     table = tables.records
     insert = insert_into(connection, table)
     further = _state_rank(insert.excluded.state) >= _state_rank(table.c.state)
-    return insert.on_conflict_do_update(index_elements=["id"], set_=_excluded(insert, table), where=further)
+    replaced = {name: value for name, value in _excluded(insert, table).items() if name not in _KEPT}
+    return insert.on_conflict_do_update(index_elements=["id"], set_=replaced, where=further)
 
 
 def among(connection: Connection, column: ColumnElement[str], keys: Iterable[str]) -> ColumnElement[bool]:
@@ -77,10 +79,8 @@ def begins_with(column: Column[str], prefix: str) -> ColumnElement[bool]:
 
 def relatives(connection: Connection, clusters: Iterable[str], anchors: Iterable[str]) -> Select[Any]:
     """Workloads in the clusters or with the anchors that have a usable record; all but their descriptions, which are long."""
-    table, records = tables.workloads, tables.records.c
-    usable = exists().where(records.workload_key == table.c.key, records.state != RecordState.QUARANTINED.value)
-    columns = [column for column in table.c if column.name != "description"]
-    return select(*columns).where(table.c.key.in_(_keys(connection, (), clusters, anchors)), usable)
+    table = tables.workloads
+    return select(*_relative_columns()).where(table.c.key.in_(_keys(connection, (), clusters, anchors)), _has_usable_record())
 
 
 def best_records(
@@ -115,6 +115,79 @@ def locked_records(connection: Connection, ids: Iterable[str], *, as_they_are: b
     column = tables.records.c.id
     found = select(column).where(among(connection, column, ids)).order_by(column)
     return found.with_for_update(read=as_they_are, key_share=as_they_are)
+
+
+def selected_records(selection: Selection, now_s: float) -> Select[Any]:
+    """Records that meet all criteria, newest first."""
+    table, known, tasks = tables.records, tables.workloads.c, tables.network_tasks.c
+    begins = ((table.c.id, selection.record), (table.c.workload_key, selection.workload))
+    chosen = [begins_with(c, prefix) for c, prefix in (*begins, (table.c.environment_key, selection.environment)) if prefix]
+    if selection.cluster is not None:
+        chosen.append(table.c.workload_key.in_(select(known.key).where(begins_with(known.cluster, selection.cluster))))
+    if selection.network is not None:
+        name, version = selection.network
+        of_network = select(tasks.workload_key).where(tasks.network == name)
+        of_version = of_network if version is None else of_network.where(tasks.version == version)
+        chosen.append(table.c.workload_key.in_(of_version))
+    if selection.older_than_s is not None:
+        chosen.append(table.c.created_at < now_s - selection.older_than_s)
+    return select(table).where(*chosen).order_by(table.c.created_at.desc(), table.c.id)
+
+
+def descendants(connection: Connection, ids: Iterable[str]) -> Select[Any]:
+    """Records diffused from those, over all generations, oldest first. A union drops what it has, so that circles end."""
+    table, child = tables.records, tables.records.alias("child")
+    tree = select(table.c.id).where(among(connection, table.c.parent_id, ids)).cte("descendants", recursive=True)
+    tree = tree.union(select(child.c.id).join(tree, child.c.parent_id == tree.c.id))
+    found = table.c.id.in_(select(tree.c.id))
+    return select(table).where(found, ~among(connection, table.c.id, ids)).order_by(table.c.created_at, table.c.id)
+
+
+def with_ancestors(record_id: str) -> Select[Any]:
+    """The record, the one that it was diffused from, and so on, in no order."""
+    table, parent = tables.records, tables.records.alias("parent")
+    line = select(table.c.id, table.c.parent_id).where(table.c.id == record_id).cte("ancestors", recursive=True)
+    line = line.union(select(parent.c.id, parent.c.parent_id).join(line, parent.c.id == line.c.parent_id))
+    return select(table).where(table.c.id.in_(select(line.c.id)))
+
+
+def left_out(connection: Connection, workloads: Iterable[str], clusters: Iterable[str], limit: int) -> Select[Any]:
+    """Records of the workloads or in the clusters that lookups leave out, newest first."""
+    table = tables.records
+    chosen = table.c.workload_key.in_(_keys(connection, workloads, clusters, ()))
+    return select(table).where(chosen, ~_usable()).order_by(table.c.created_at.desc(), table.c.id).limit(limit)
+
+
+def workloads_of_ops(connection: Connection, ops: Iterable[str], limit_per_op: int) -> Select[Any]:
+    """Workloads with the labels that have a usable record; all but their descriptions."""
+    table = tables.workloads
+    place = func.row_number().over(partition_by=table.c.op, order_by=table.c.key).label("place")
+    ranked = select(table.c.key, place).where(among(connection, table.c.op, ops), _has_usable_record()).subquery("ranked")
+    return select(*_relative_columns()).join(ranked, ranked.c.key == table.c.key).where(ranked.c.place <= limit_per_op)
+
+
+def undo_invalidations(connection: Connection, event: Event, undone: str | None) -> ReturningUpdate[Any]:
+    """Mark the invalidations of the event's records, or that one alone, as undone by it; returns the records' ids."""
+    table, events = tables.event_records, tables.events.c
+    invalidations = select(events.id).where(events.kind == EventKind.INVALIDATED.value)
+    holding = [among(connection, table.c.record_id, event.records), table.c.undone_by.is_(None)]
+    holding.append(table.c.event_id.in_(invalidations) if undone is None else table.c.event_id == undone)
+    return update(table).where(*holding).values(undone_by=event.id).returning(table.c.record_id)
+
+
+def invalidated_by_what_is_left(connection: Connection, ids: Iterable[str]) -> Update:
+    """Let the records name the newest invalidation of them that is not undone, or none."""
+    table, events, about = tables.records, tables.events.c, tables.event_records.c
+    left = (
+        select(about.event_id)
+        .join(tables.events, events.id == about.event_id)
+        .where(about.record_id == table.c.id, about.undone_by.is_(None), events.kind == EventKind.INVALIDATED.value)
+        .order_by(events.created_at.desc(), events.id)
+        .limit(1)
+        .correlate(table)
+        .scalar_subquery()
+    )
+    return update(table).where(among(connection, table.c.id, ids)).values(invalidated=func.coalesce(left, ""))
 
 
 def acquire_lease(connection: Connection, name: str, holder: str, ttl_s: float) -> ReturningInsert[Any]:
@@ -175,7 +248,22 @@ def _ranked(chosen: ColumnElement[bool]) -> Select[Any]:
     table = tables.records.c
     order = (_state_rank(table.state).desc(), table.median_s, table.id)
     place = func.row_number().over(partition_by=(table.workload_key, table.environment_key), order_by=order)
-    return select(table.id, place.label("place")).where(chosen, table.state != RecordState.QUARANTINED.value)
+    return select(table.id, place.label("place")).where(chosen, _usable())
+
+
+def _usable() -> ColumnElement[bool]:
+    """Whether a record may be served, as a result or as a prior."""
+    table = tables.records.c
+    return and_(table.state != RecordState.QUARANTINED.value, table.invalidated == "")
+
+
+def _has_usable_record() -> ColumnElement[bool]:
+    return exists().where(tables.records.c.workload_key == tables.workloads.c.key, _usable())
+
+
+def _relative_columns() -> list[Column[Any]]:
+    """The columns of a workload that `rows.relative_of` reads."""
+    return [column for column in tables.workloads.c if column.name != "description"]
 
 
 def _of(lease: Lease) -> Update:
