@@ -91,8 +91,8 @@ def test_environment_is_plain_json_and_the_same_each_time() -> None:
     target = resolve_target("native", cores=2)
     first, second = (current_environment(target, {"repeat": 3}).as_json() for _ in range(2))
     assert json.loads(json.dumps(first)) == first
-    names = {"tvm", "tvm_ffi", "llvm", "target", "isa", "cores", "measurement", "cpu_model", "calibration_ms"}
+    names = {"tvm", "tvm_ffi", "llvm", "target", "isa", "cores", "measurement", "cpu_model", "calibration_ms", "load"}
     assert set(first) == names
-    noted = {"calibration_ms"}
+    noted = {"calibration_ms", "load"}
     assert {k: first[k] for k in names - noted} == {k: second[k] for k in names - noted}
     assert 0 < calibration_ms() < 100

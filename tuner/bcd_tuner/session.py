@@ -153,6 +153,7 @@ class _Run:
         self._outbox = open_outbox(self._id) if open_outbox else Outbox(registry, None)
         self._notes: list[str] = []
         self._environment_key = ""
+        self._cost_model_id: str | None = None
         self._weights: Mapping[str, int] = {}
         self._environment: Mapping[str, Json] = {}
         self._target = resolve_target(request.spec.target)
@@ -338,6 +339,7 @@ class _Run:
             seed=self._request.seed,
             threads=self._cores,
             stop_at=time.monotonic() + budget if budget is not None else float("inf"),
+            cost_model_id=self._cost_model_id,
             leases=None if self._request.fresh else ClusterLeases(self._registry, self._id, environment_key),
             refresh=functools.partial(self._refresh, prepared),
         )
@@ -351,6 +353,7 @@ class _Run:
                 snapshot = self._registry.latest_cost_model(self._target_text)
                 if snapshot is not None:
                     model.pretrain(snapshot, FEATURE_WIDTH)
+                    self._cost_model_id = snapshot.id
             except (CostModelError, RegistryError) as error:
                 self._notes.append(f"the stored cost model is not used: {error.message}")
         return model
