@@ -26,6 +26,7 @@ from bcd_registry.model import (
 from bcd_registry.registry import Registry
 from bcd_registry.spool import Outbox, Results
 
+from .canary import check_before_reuse, distrust
 from .check import Checked, check_winners
 from .clustering import Clustering
 from .compile import NetworkCheck, check_network, compile_both
@@ -45,7 +46,7 @@ from .summary import Clock, build_report
 from .targets import canonical_target, resolve_target, usable_cores, use_threads
 from .tasks import LoweredNetwork
 from .tracking import Tracker
-from .workers import WarmPool
+from .workers import Counters, WarmPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class TuneRequest:
         pretrain: Let the cost model learn from other clusters, of this run and of the registry.
         fine_tune: Let it add trees for each cluster.
         keep_layout: Leave convolutions in the layout of the model: for comparison.
+        canary: Records to measure again before they are reused.
     """
 
     spec: NetworkSpec
@@ -71,11 +73,14 @@ class TuneRequest:
     pretrain: bool = True
     fine_tune: bool = True
     keep_layout: bool = False
+    canary: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a seed that no generator takes."""
+        """Refuse numbers that make no sense."""
         if self.seed < 0:
             raise ConfigError(f"the seed is {self.seed}", hint="give 0 or more")
+        if self.canary < 0:
+            raise ConfigError(f"{self.canary} records cannot be measured again", hint="give 0 or more")
 
 
 def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) -> Plan:
@@ -172,6 +177,8 @@ class _Run:
             environment = current_environment(self._target, pool.measurement)
             self._say("lookup", f"looking up {len(lowered.tasks)} tasks")
             prepared = self._prepare(network, lowered, environment)
+            if self._request.canary:
+                prepared = self._check_before_reuse(prepared, pool, lambda: self._prepare(network, lowered, environment))
             model = self._open_model()
             around = self._surroundings(pool, executor, model, self._register(prepared, environment), prepared)
             self._weights = {task.workload.key: task.weight for task in prepared.tasks}
@@ -200,6 +207,21 @@ class _Run:
         except StoreUnavailable as error:
             self._notes.append(f"the registry was not asked: {error.message}")
             return look_up(fresh=True)
+
+    def _check_before_reuse(self, prepared: Prepared, pool: WarmPool, look_up: Callable[[], Prepared]) -> Prepared:
+        """Measure some of what would be reused again; what no longer holds is looked up once more, and is a prior at most."""
+        found, notes = check_before_reuse(
+            prepared,
+            self._registry,
+            pool,
+            self._request.canary,
+            spec=self._spec,
+            seed=self._request.seed,
+            say=functools.partial(self._say, "check"),
+        )
+        self._notes += notes
+        pool.counters = Counters()  # what it took is no tuning
+        return distrust(look_up(), found.drifted) if found.drifted or found.failed else prepared
 
     def _refresh(self, prepared: Prepared, runs: Sequence[TaskRun]) -> None:
         """Plan the tasks of one cluster again when another run has searched one of them since they were looked up."""
