@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bcd_cli import db, doctor, gc, networks, pins, plan, publish, records, stats, tune
+from bcd_cli import check, db, doctor, gc, networks, pins, plan, publish, records, stats, tune
 from bcd_cli.command import Command, example
 from bcd_cli.state import State
 
@@ -47,6 +47,7 @@ app = typer.Typer(
 )
 app.command("tune", cls=Command, epilog=tune.EPILOG)(tune.tune)
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
+app.command("check", cls=Command, epilog=check.EPILOG)(check.check)
 app.add_typer(networks.app, name="networks")
 app.add_typer(records.app, name="records")
 app.command("pin", cls=Command, epilog=pins.PIN_EPILOG)(pins.pin)

@@ -45,6 +45,9 @@ TimeBudget = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the run; it is stored with it.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Ignore what the registry knows.")]
+Canary = Annotated[
+    int, typer.Option("--canary", min=0, help="Measure so many known records again before they are reused.", metavar="N")
+]
 Siblings = Annotated[
     Clustering,
     typer.Option(

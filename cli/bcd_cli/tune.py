@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EPILOG = example(
     "bcd-registry tune --model v2 --time-budget 5m",
+    "bcd-registry tune --model v2 --canary 8",
     "bcd-registry tune --model net.onnx --shape x=1,3,48,192 --json > report.json",
 )
 
@@ -35,6 +36,7 @@ def tune(
     time_budget: options.TimeBudget = None,
     seed: options.Seed = 0,
     fresh: options.Fresh = False,
+    canary: options.Canary = 0,
     clustering: options.Siblings = Clustering.SIGNATURE,
     as_json: options.AsJson = False,
 ) -> None:
@@ -60,7 +62,7 @@ def tune(
             for line in stores.notes:
                 state.err.print(line, highlight=False)
             report = run(
-                TuneRequest(spec, seed=seed, fresh=fresh, clustering=clustering),
+                TuneRequest(spec, seed=seed, fresh=fresh, clustering=clustering, canary=canary),
                 stores.registry,
                 progress=progress,
                 tracker=tracker,
