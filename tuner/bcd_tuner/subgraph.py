@@ -10,6 +10,7 @@ take them out: `["i", dtype, value]`, `["f", dtype, value]` and `["shape", ...]`
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -96,18 +97,35 @@ def workload_of(mod: IRModule, op: str = "") -> Workload:
     """
     found = describe(mod)
     text = canonical_json(found.document)
-    buffers = found.document["buffers"]
     return Workload(
         key=digest_of(str(KEY_SCHEME), "workload", text),
-        cluster=digest_of(str(KEY_SCHEME), "cluster", canonical_json(erase(found.document))),
         anchor=digest_of(str(KEY_SCHEME), "anchor", canonical_json(erase(found.main_block))),
-        extents=tuple(_extents(found.document["body"])),
-        flops=sum(flops for flops, _ in _leaf_blocks(found.document["body"])),
-        bytes_moved=float(sum(_n_bytes(buffers[p[1]]) for p in found.document["params"] if p[0] == "buffer")),
         op=op or "+".join(found.block_names),
         description=text,
         anchor_extents=tuple(_extents(found.main_block["body"])),
+        **_following(found.document),
     )
+
+
+def contradiction(workload: Workload) -> str:
+    """What of a workload does not follow from its description; empty when all does. What its main block is cannot be told."""
+    try:
+        following = _following(json.loads(workload.description))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+        return "its description is of no workload"
+    wrong = [name for name, value in following.items() if getattr(workload, name) != value]
+    return f"its description says another {wrong[0]}" if wrong else ""
+
+
+def _following(document: Json) -> dict[str, Json]:
+    """Fields of a workload that follow from the document of its description."""
+    buffers = document["buffers"]
+    return {
+        "cluster": digest_of(str(KEY_SCHEME), "cluster", canonical_json(erase(document))),
+        "extents": tuple(_extents(document["body"])),
+        "flops": sum(flops for flops, _ in _leaf_blocks(document["body"])),
+        "bytes_moved": float(sum(_n_bytes(buffers[p[1]]) for p in document["params"] if p[0] == "buffer")),
+    }
 
 
 def erase(node: Json) -> Json:
