@@ -258,6 +258,8 @@ def _walk_node(there: list[Json], here: list[Json], place: _Place) -> Iterator[W
         inner = replace(place, aspect=parts.get(position, place.aspect))
         if kind == "block" and position == 1:
             yield from _walk_axes(old, new, replace(place, aspect=Aspect.AXIS))
+        elif kind == "iter" and position == 1:
+            yield from _walk(*(_AXES.get(value, value) if type(value) is int else value for value in (old, new)), inner)
         elif position == 1 and (kind in NAME_A_BUFFER or kind == "v"):
             if not _same(old, new):
                 yield (inner if kind == "v" else replace(place, aspect=Aspect.BUFFER)).difference(there[:2], here[:2])
