@@ -1,0 +1,239 @@
+"""Stored records measured again on a real pool: what holds, what drifted, what is wrong, and what the registry learns of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tvm.s_tir import Schedule
+
+from bcd_registry.blobs.memory import MemoryBlobs
+from bcd_registry.catalog.read_only import ReadOnlyCatalog
+from bcd_registry.catalog.sql import SqlCatalog
+from bcd_registry.errors import ConfigError, NotFound
+from bcd_registry.model import EventKind, Grade, RecordState, Task, TuningRecord
+from bcd_registry.registry import Registry
+from bcd_registry.testing.values import ENVIRONMENT
+from bcd_tuner.canary import CanaryRequest, Stored, check_network_records, choose, distrust
+from bcd_tuner.canary_report import CanaryReport, RecordCheck
+from bcd_tuner.drift import RecordVerdict
+from bcd_tuner.plan import plan_tasks
+from bcd_tuner.prepare import Planner, Prepared
+from bcd_tuner.report import ProgressEvent
+from bcd_tuner.session import TuneRequest, plan, tune
+from tests.tuner.planned_tasks import exact, make_task, own_record
+from tests.tuner.published import Published, measure_network, planted, with_trace_of
+
+HOLDING = (RecordVerdict.STEADY, RecordVerdict.FASTER, RecordVerdict.UNCLEAR)
+"""What a record that did not change may be called on a machine that others use as well."""
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    return measure_network(tmp_path_factory.mktemp("network"))
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    with SqlCatalog.open_file(tmp_path / "catalog.db") as catalog:
+        yield catalog
+
+
+@pytest.fixture
+def registry(catalog: SqlCatalog) -> Registry:
+    return Registry(catalog, MemoryBlobs())
+
+
+def check(
+    published: Published, registry: Registry, observe: Callable[[ProgressEvent], None] | None = None, **options: Any
+) -> CanaryReport:
+    return check_network_records(CanaryRequest(published.spec, **options), registry, progress=observe or (lambda event: None))
+
+
+def of_record(report: CanaryReport, record: TuningRecord) -> RecordCheck:
+    return next(check for check in report.records if check.record == record.id)
+
+
+def test_what_did_not_change_holds(published: Published, registry: Registry) -> None:
+    published.fill(registry)
+    events: list[ProgressEvent] = []
+    report = check(published, registry, events.append)
+    assert report.holds, report
+    assert {c.record for c in report.records} == {r.id for r in published.records}
+    assert all(c.verdict in HOLDING and not c.confirmed for c in report.records)
+    assert report.machine is not None
+    assert (report.n_known, report.marked) == (3, True)
+    costs = [c.weight * c.stored_ms for c in report.records]
+    assert costs == sorted(costs, reverse=True)
+    assert registry.list_events() == []
+    assert {r.state for r in registry.list_records()} == {RecordState.PUBLISHED}
+    assert list(dict.fromkeys(event.phase for event in events)) == ["read", "lower", "lookup", "check"]
+    assert json.loads(json.dumps(report.as_json(), allow_nan=False))["holds"] is True
+
+
+def test_what_drifted_is_a_prior_until_it_holds_again(published: Published, registry: Registry) -> None:
+    drifted = published.records[0]
+    published.fill(registry, planted(drifted, 1 / 3))
+    report = check(published, registry)
+    found = of_record(report, drifted)
+    assert not report.holds
+    assert (found.verdict, found.confirmed) == (RecordVerdict.DRIFTED, True)
+    assert found.factor == pytest.approx(3.0, rel=0.5)
+    assert [c.verdict for c in report.records if c.bad] == [RecordVerdict.DRIFTED]
+    [event] = registry.list_events()
+    assert (event.kind, event.records) == (EventKind.DRIFTED, (drifted.id,))
+    assert event.selection["network"] == ["tiny", "v1"]
+    assert registry.get_record(drifted.id).drift == found.reason
+    planned = {t.workload_key: t for t in plan(TuneRequest(published.spec), registry, progress=lambda event: None).tasks}
+    stale = planned.pop(drifted.workload_key)
+    assert stale.grade is Grade.STALE
+    assert "as slow as stored" in stale.note
+    assert {t.grade for t in planned.values()} == {Grade.EXACT}
+
+    again = check(published, registry)
+    assert of_record(again, drifted).doubted == found.reason
+    assert len(registry.list_events()) == 2
+
+    registry.publish([drifted])
+    held = check(published, registry)
+    assert held.holds
+    assert of_record(held, drifted).doubted
+    if of_record(held, drifted).good:  # not on a machine too busy to tell
+        assert registry.get_record(drifted.id).drift == ""
+        assert registry.list_events()[0].kind is EventKind.STEADY
+
+
+def test_a_wrong_output_is_quarantined_and_not_served_again(published: Published, registry: Registry) -> None:
+    victim = published.of_op("conv2d")
+    published.fill(registry, with_trace_of(victim, rounded(published, victim)))
+    report = check(published, registry)
+    found = of_record(report, victim)
+    assert (found.verdict, found.confirmed) == (RecordVerdict.FAILED, True)
+    assert "differs" in found.reason
+    stored = registry.get_record(victim.id)
+    assert (stored.state, stored.reason) == (RecordState.QUARANTINED, found.reason)
+    assert victim.id not in {c.record for c in check(published, registry).records}
+
+
+def rounded(published: Published, record: TuningRecord) -> Schedule:
+    """A schedule that keeps sums in whole numbers: it replays, and computes something else."""
+    mod = next(item.mod for item in published.lowered.tasks if item.task.workload.key == record.workload_key)
+    schedule = Schedule(mod)
+    sums = next(b for b in schedule.get_child_blocks(schedule.get_sblock("root")) if len(schedule.get(b).iter_vars) > 4)
+    schedule.cache_write(sums, 0, "global")
+    schedule.unsafe_set_dtype(sums, 0, "int32")
+    return schedule
+
+
+def test_a_trace_that_does_not_replay_is_quarantined(published: Published, registry: Registry) -> None:
+    first, second = published.of_op("conv2d"), published.of_op("matmul")
+    published.fill(registry, planted_trace(first, second))
+    report = check(published, registry)
+    assert of_record(report, first).verdict is RecordVerdict.FAILED
+    assert "does not replay" in registry.get_record(first.id).reason
+    assert all(c.verdict in HOLDING for c in report.records if c.record != first.id)
+
+
+def planted_trace(record: TuningRecord, other: TuningRecord) -> TuningRecord:
+    return record.with_state(RecordState.CHECKED, trace=other.trace)
+
+
+def test_what_may_only_be_read_is_measured_and_not_marked(
+    published: Published, registry: Registry, catalog: SqlCatalog
+) -> None:
+    drifted = published.records[0]
+    published.fill(registry, planted(drifted, 1 / 3))
+    report = check(published, Registry(ReadOnlyCatalog(catalog), registry_blobs(registry)), mark=False)
+    assert of_record(report, drifted).verdict is RecordVerdict.DRIFTED
+    assert not report.marked
+    assert "read-only: nothing is marked" in report.notes
+    assert registry.get_record(drifted.id).drift == ""
+    refused = check(published, Registry(ReadOnlyCatalog(catalog), registry_blobs(registry)))
+    assert not refused.marked
+    assert any("was not told" in note for note in refused.notes)
+
+
+def registry_blobs(registry: Registry) -> Any:
+    return registry._blobs
+
+
+def test_an_interrupt_leaves_the_registry_as_it_was(published: Published, registry: Registry) -> None:
+    def interrupt(event: ProgressEvent) -> None:
+        if event.phase == "check" and "again" in event.message:
+            raise KeyboardInterrupt
+
+    published.fill(registry, planted(published.records[0], 1 / 3))
+    with pytest.raises(KeyboardInterrupt):
+        check(published, registry, interrupt)
+    assert registry.list_events() == []
+    assert {(r.state, r.drift) for r in registry.list_records()} == {(RecordState.PUBLISHED, "")}
+
+
+def test_where_nothing_is_published_there_is_nothing_to_check(published: Published, registry: Registry) -> None:
+    with pytest.raises(NotFound, match="tiny v1") as caught:
+        check(published, registry)
+    assert "tune" in caught.value.hint
+
+
+@pytest.mark.slow
+def test_a_tune_measures_before_it_reuses(published: Published, registry: Registry) -> None:
+    drifted = published.records[0]
+    published.fill(registry, planted(drifted, 1 / 3))
+    report = tune(TuneRequest(published.spec, canary=10), registry, progress=lambda event: None)
+    tasks = {task.workload_key: task for task in report.tasks}
+    stale = tasks.pop(drifted.workload_key)
+    assert stale.grade is Grade.STALE
+    assert stale.trials > 0
+    assert {task.grade for task in tasks.values()} == {Grade.EXACT}
+    assert any(note.startswith("canary: ") and "1 drifted" in note for note in report.notes)
+    assert registry.get_record(drifted.id).drift
+    assert report.time_s.total <= report.wall_s
+
+
+def stored(name: str, median_s: float, weight: int = 1) -> Stored:
+    task = make_task(name, weight=weight)
+    return Stored(task, None, own_record(task, run_times_s=(median_s,)))
+
+
+def test_a_sample_is_drawn_by_cost_and_seed() -> None:
+    known = [stored("heavy", 1.0), stored("called often", 1e-3, weight=500), *(stored(f"light {i}", 1e-6) for i in range(8))]
+    assert {s.task.name for seed in range(20) for s in choose(known, 2, seed)} == {"heavy", "called often"}
+    assert choose(known, 3, 7) == choose(known, 3, 7)
+    assert [s.task.name for s in choose(known, None, 0)][:2] == ["heavy", "called often"]
+    assert choose(known, 99, 0) == choose(known, None, 0)
+    assert choose([], 3, 0) == []
+
+
+@pytest.mark.parametrize("options", [{"sample": 0}, {"sample": -1}, {"seed": -1}])
+def test_samples_and_seeds_that_make_no_sense(published: Published, options: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        CanaryRequest(published.spec, **options)
+
+
+def test_a_registry_that_is_only_read_still_serves_what_the_run_distrusts() -> None:
+    tasks = [make_task("a"), make_task("b")]
+    matches = [exact(task) for task in tasks]
+    records = [match.record for match in matches]
+    prepared = prepared_of(tasks, plan_tasks(tasks, matches, {t.workload.key: 32 for t in tasks}))
+    assert distrust(prepared, {}) is prepared
+    first = records[0]
+    assert first is not None
+    changed = distrust(prepared, {first.id: "twice as slow"})
+    [a, b] = changed.planned
+    assert (a.match.grade, a.match.reason) == (Grade.STALE, "drifted: twice as slow")
+    assert [prior.record for prior in a.priors] == [first]
+    assert a.trials > 0
+    assert (b.match.grade, b.match.record) == (Grade.EXACT, records[1])
+    assert list(changed.reused) == [tasks[1].workload.key]
+
+
+def prepared_of(tasks: list[Task], planned: Any) -> Prepared:
+    lowered = cast("Any", SimpleNamespace(tasks=[SimpleNamespace(task=task) for task in tasks]))
+    keys = {t.workload.key: t.workload.cluster for t in tasks}
+    planner = Planner(lowered, cast("Any", None), ENVIRONMENT, dict.fromkeys(keys, 32), keys)
+    reused = cast("Any", {key: "a schedule" for key in keys})
+    return Prepared(cast("Any", None), lowered, tuple(planned), reused, planner)
