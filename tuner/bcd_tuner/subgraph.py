@@ -234,7 +234,7 @@ class _Walk:
     def block(self, block: Any) -> Json:
         """A block with its iterators, accesses, initial value and body."""
         iterators = [
-            ["iter", int(i.iter_type), self.variable(i.var), self.expression(i.dom.min), self.expression(i.dom.extent)]
+            ["iter", int(i.iter_type), self.variable(i.var), *self._range(i.dom), *filter(None, [str(i.thread_tag)])]
             for i in block.iter_vars
         ]
         return [
@@ -267,10 +267,15 @@ class _Walk:
         shape = ["shape", *(self.expression(s) for s in ty.shape)]
         unusual = [strides, self.expression(ty.elem_offset), layout, [int(ty.data_alignment), int(ty.offset_factor)]]
         usual = [[], ["i", unusual[1][1], 0], None, [64, 1]]
+        if addresses := [self.expression(a) for a in ty.allocated_addr]:
+            unusual.append(addresses)
         return ["type", str(ty.dtype), shape, str(ty.storage_scope), *([] if unusual == usual else unusual)]
 
+    def _range(self, found: Any) -> Json:
+        return [self.expression(found.min), self.expression(found.extent)]
+
     def _region(self, region: Any) -> Json:
-        ranges = [[self.expression(r.min), self.expression(r.extent)] for r in region.region]
+        ranges = [self._range(r) for r in region.region]
         return ["region", self.buffer(region.source), ranges]
 
     def _call(self, call: Any) -> Json:
