@@ -19,6 +19,11 @@ from .urls import checked_blobs_url, checked_database_url, checked_endpoint_url,
 FILE_NAME = "bcd-registry.toml"
 """Looked for in the current folder and those above it."""
 
+MAX_CHARACTERS = 1 << 18
+"""Longest file: a network takes some 200."""
+
+_SHOWN_LENGTH = 200
+
 _UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _AGE = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in _UNIT_S))
 
@@ -35,6 +40,8 @@ def parse_age(value: object) -> float:
         raise ValueError("is not a time")
     return seconds
 
+
+_KEY = re.compile(r"[\w\"'.\-\s]+")
 
 Positive = Annotated[int, Field(strict=True, gt=0, lt=2**31)]
 Mebibytes = Annotated[int, Field(ge=0, lt=2**31)]
@@ -127,12 +134,16 @@ def parse_config(text: str, path: Path) -> ConfigFile:
     """The file's content.
 
     Raises:
-        ConfigError: It is not TOML, or has a key or a value that it may not have.
+        ConfigError: It is not TOML, is too long, or has a key or a value that it may not have.
     """
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(f"{path}: it has more than {MAX_CHARACTERS} characters", hint="it lists settings and networks, nothing else")
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _broken(text, path, error) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
+        raise ConfigError(f"{path}: a value in it is too long or nested too deeply", hint="correct it; the file is TOML") from error
     try:
         return ConfigFile.model_validate(content)
     except ValidationError as error:
@@ -156,7 +167,16 @@ def describe_problem(error: ErrorDetails) -> str:
     value = error["input"]
     if isinstance(value, str) and error["loc"] and error["loc"][-1] in _MASKED:
         value = masked(value)
-    return f"= {value!r} {message[:1].lower()}{message[1:]}"
+    return f"= {_shown(value)} {message[:1].lower()}{message[1:]}"
+
+
+def _shown(value: object) -> str:
+    """A value on one line that is not too long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # as in `parse_config`
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 1]}…"
 
 
 def form_of(name: str) -> str:
@@ -200,8 +220,8 @@ def _hint_for(place: tuple[int | str, ...]) -> str:
 def _dotted(place: Iterable[int | str]) -> str:
     text = ""
     for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".")
+        text += f"[{part}]" if isinstance(part, int) else f".{part if part.isprintable() else ascii(part)}"
+    return text.removeprefix(".")[:_SHOWN_LENGTH]
 
 
 def _line_of(text: str, place: tuple[int | str, ...]) -> int:
@@ -219,11 +239,13 @@ def _key_lines(text: str) -> Mapping[tuple[str, ...], int]:
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[+([^\]]+)\]", line):
-            table = _key_parts(header[1])
+        header, bracket, _ = line.lstrip().partition("]")
+        key, equals, _ = line.partition("=")
+        if bracket and header.startswith("["):
+            table = _key_parts(header.lstrip("["))
             lines.setdefault(table, number)
-        elif key := re.match(r"\s*([\w\"'.\- ]+?)\s*=", line):
-            lines.setdefault((*table, *_key_parts(key[1])), number)
+        elif equals and _KEY.fullmatch(key):
+            lines.setdefault((*table, *_key_parts(key)), number)
     return lines
 
 
