@@ -276,10 +276,18 @@ def _read_config(path: Path) -> str:
 
 def _home(given: Path | None, in_file: str | None, folder: Path) -> Path:
     if given is not None:
-        return given.expanduser().absolute()
+        return _expanded(given).absolute()
     if in_file is not None:
-        return (folder / Path(in_file).expanduser()).absolute()
+        return (folder / _expanded(in_file)).absolute()
     return Path(platformdirs.user_data_dir(APPLICATION))
+
+
+def _expanded(path: Path | str) -> Path:
+    """The path with the home that `~` or `~NAME` stands for."""
+    try:
+        return Path(path).expanduser()
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r:.80} names the home of nobody", hint="write the whole path") from error
 
 
 def _first(*values: _Value | None) -> _Value:
@@ -299,7 +307,7 @@ def _anchored(database_url: str | None, folder: Path) -> str | None:
     """The URL with the path of a SQLite file made absolute."""
     if database_url is None or not database_url.startswith("sqlite:"):
         return database_url
-    return f"sqlite:///{folder / sqlite_path(database_url).expanduser()}"
+    return f"sqlite:///{folder / _expanded(sqlite_path(database_url))}"
 
 
 def _spec(label: str, table: NetworkTable, defaults: DefaultsTable, folder: Path) -> NetworkSpec:
@@ -307,7 +315,7 @@ def _spec(label: str, table: NetworkTable, defaults: DefaultsTable, folder: Path
         label=label,
         name=table.name or label,
         version=table.version,
-        source=table.source if table.source.startswith(_PACKAGE) else str(folder / Path(table.source).expanduser()),
+        source=table.source if table.source.startswith(_PACKAGE) else str(folder / _expanded(table.source)),
         shapes=table.shapes,
         dtypes=table.dtypes,
         target=table.target or defaults.target,
