@@ -1,11 +1,7 @@
-"""Why each workload is not answered better: the closest entry, every field that differs, and what was left out.
-
-`explain` is pure; `explain_matches` asks the registry for what it needs. Neither changes anything.
-"""
+"""Why each workload is not answered better: the closest entry, every field that differs, and what was left out. Pure."""
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +9,12 @@ from dataclasses import dataclass, field
 
 from .comparison import WorkloadDifference, compare_workloads, in_words
 from .descriptions import likeness, outline
-from .errors import NotFound
 from .lookup import Known, refuted_priors
 from .model import Environment, Event, Grade, Json, Match, RecordState, Refutation, TuningRecord, Workload
-from .registry import Registry
 from .staleness import DEFAULT_POLICY, Difference, FieldClass, StalenessPolicy, compare, doubts
 
 _STATES = list(RecordState)
-_SHOWN = 12
-_DESCRIBED_PER_WORKLOAD = 16
+_SHOWN_LENGTH = 12
 
 
 class Relation(enum.StrEnum):
@@ -195,28 +188,11 @@ def explain(
     refuted = refuted_priors([match.workload for match in matches], evidence.known, environment, policy=policy)
     entries = _entries(evidence, environment, policy, now_s)
     outlines = {workload.key: outline(workload) for workload in evidence.alike}
-    return [
-        _Case(match, depths.get(match.workload.key, 0), {record.id: why for record, why in misled}, evidence, policy, now_s).explain(
-            entries, outlines
-        )
-        for match, misled in zip(matches, refuted, strict=True)
-    ]
-
-
-def explain_matches(
-    registry: Registry, matches: Sequence[Match], environment: Environment, depths: Mapping[str, int], *, now_s: float
-) -> list[Explanation]:
-    """Explain what `registry.lookup` answered.
-
-    Args:
-        depths: The `--trials` asked, by workload key.
-        now_s: Unix seconds, from which ages count.
-
-    Raises:
-        RegistryError: The registry cannot be used.
-    """
-    evidence = _gather(registry, [match.workload for match in matches if match.grade is not Grade.EXACT])
-    return explain(matches, evidence, environment, depths, policy=registry.policy, now_s=now_s)
+    explanations = []
+    for match, misled in zip(matches, refuted, strict=True):
+        asked, why = depths.get(match.workload.key, 0), {record.id: refutation for record, refutation in misled}
+        explanations.append(_Case(match, asked, why, evidence, policy, now_s).explain(entries, outlines))
+    return explanations
 
 
 def environment_as_json(differences: Iterable[Difference]) -> list[dict[str, Json]]:
@@ -276,7 +252,7 @@ class _Case:
         match = self.match
         if match.grade is Grade.EXACT:
             return Explanation(match.workload, match.grade, match.reason, match.record, None, ())
-        related = [(relation, entry) for entry in entries if (relation := _relation(match.workload, entry.workload))]
+        related = [(relation, entry) for entry in entries if (relation := relation_of(match.workload, entry.workload))]
         if related:
             closest: Closest | None = self._closest(*min(related, key=lambda item: self._rank(*item)))
         else:
@@ -302,12 +278,12 @@ class _Case:
     def _alike(self, outlines: Mapping[str, Sequence[str]]) -> Closest | None:
         """The workload of the same operator whose blocks are most alike."""
         workload = self.match.workload
-        operator, own = _operator(workload), outline(workload)
+        operator, own = operator_of(workload), outline(workload)
 
         def order(other: Workload) -> tuple[bool, float, float, str]:
             return other.op != workload.op, -likeness(own, outlines[other.key]), workload.distance(other), other.key
 
-        found = min((w for w in self.evidence.alike if _operator(w) == operator), key=order, default=None)
+        found = min((w for w in self.evidence.alike if operator_of(w) == operator), key=order, default=None)
         if found is None:
             return None
         differences = tuple(compare_workloads(found, workload))
@@ -320,7 +296,7 @@ class _Case:
                 grouped.setdefault((relation, cause, reason), []).append(entry.record.id)
         order = list(Relation), list(Cause)
         found = sorted(grouped, key=lambda key: (order[0].index(key[0]), order[1].index(key[1]), key[2]))
-        return tuple(LeftOut(cause, relation, reason, tuple(grouped[relation, cause, reason])) for relation, cause, reason in found)
+        return tuple(LeftOut(key[1], key[0], key[2], tuple(grouped[key])) for key in found)
 
     def _causes(self, entry: _Entry) -> list[tuple[Cause, str]]:
         """Why the workload's lookup leaves the record out, the hardest to mend first; empty when it does not."""
@@ -332,7 +308,7 @@ class _Case:
             found.append((cause, record.reason or "no reason is kept"))
         if record.invalidated:
             event = self.evidence.events.get(record.invalidated)
-            found.append((Cause.INVALIDATED, event.reason if event else f"by event {record.invalidated[:_SHOWN]}"))
+            found.append((Cause.INVALIDATED, event.reason if event else f"by event {record.invalidated[:_SHOWN_LENGTH]}"))
         if refutation is not None:
             found.append((Cause.REFUTED, _misled(refutation)))
         if entry.hard:
@@ -361,41 +337,6 @@ class _Case:
         return found
 
 
-def _gather(registry: Registry, workloads: Sequence[Workload]) -> Evidence:
-    if not workloads:
-        return Evidence(Known((), {}, {}))
-    known = registry.find_known(workloads)
-    left_out = registry.find_left_out(workloads=_unique(w.key for w in workloads), clusters=_unique(w.cluster for w in workloads))
-    left_out = [record for record in left_out if record.id not in {r.id for r in known.records}]
-    missing = _unique(r.workload_key for r in left_out if r.workload_key not in known.workloads)
-    elsewhere = _unique(r.environment_key for r in left_out if r.environment_key not in known.environments)
-    everything = Known(
-        records=known.records,
-        workloads={**known.workloads, **(registry.get_workloads(missing) if missing else {})},
-        environments={**known.environments, **{key: registry.get_environment(key) for key in elsewhere}},
-        refutations=known.refutations,
-    )
-    events: dict[str, Event] = {}
-    for event_id in _unique(record.invalidated for record in left_out if record.invalidated):
-        with contextlib.suppress(NotFound):
-            events[event_id] = registry.get_event(event_id)
-    lone = [w for w in workloads if not any(_relation(w, other) for other in everything.workloads.values())]
-    return Evidence(everything, left_out, events, _find_alike(registry, lone))
-
-
-def _find_alike(registry: Registry, workloads: Sequence[Workload]) -> list[Workload]:
-    """For each workload those of its operator with the nearest extents, with their descriptions."""
-    if not workloads:
-        return []
-    found = registry.find_workloads(_unique([w.op for w in workloads] + [_operator(w) for w in workloads]))
-    keys: list[str] = []
-    for workload in workloads:
-        same = [other for other in found if other.op in (workload.op, _operator(workload)) and other.key != workload.key]
-        same.sort(key=lambda other: (other.op != workload.op, workload.distance(other), other.key))
-        keys += [other.key for other in same[:_DESCRIBED_PER_WORKLOAD]]
-    return list(registry.get_workloads(_unique(keys)).values()) if keys else []
-
-
 def _entries(evidence: Evidence, environment: Environment, policy: StalenessPolicy, now_s: float) -> list[_Entry]:
     known = evidence.known
     fields = {key: tuple(compare(then, environment, policy)) for key, then in known.environments.items()}
@@ -406,7 +347,8 @@ def _entries(evidence: Evidence, environment: Environment, policy: StalenessPoli
     ]
 
 
-def _relation(workload: Workload, other: Workload) -> Relation | None:
+def relation_of(workload: Workload, other: Workload) -> Relation | None:
+    """What the other has in common with the workload; None for nothing that a lookup goes by."""
     if other.key == workload.key:
         return Relation.WORKLOAD
     if other.cluster == workload.cluster:
@@ -418,7 +360,7 @@ def _distance(workload: Workload, other: Workload, relation: Relation) -> float:
     return workload.anchor_distance(other) if relation is Relation.ANCHOR else workload.distance(other)
 
 
-def _operator(workload: Workload) -> str:
+def operator_of(workload: Workload) -> str:
     """The first of the operators that it is fused from."""
     return workload.op.partition("+")[0]
 
@@ -430,7 +372,3 @@ def _misled(refutation: Refutation) -> str:
 
 def _difference(about: str, name: str, where: str, there: Json, here: Json, text: str) -> dict[str, Json]:
     return {"about": about, "field": name, "where": where, "there": there, "here": here, "text": text}
-
-
-def _unique(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
