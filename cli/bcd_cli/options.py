@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -58,21 +59,23 @@ Siblings = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
 
-_UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0}
-_TIME = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
+_UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_TIME = re.compile(
+    r"(?:(?P<d>\d+(?:\.\d+)?)d)?(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?"
+)
 _SHAPE = re.compile(r"(?P<name>.+)=(?P<dims>\d+(?:[,x]\d+)*)")
 
 
 def parse_time(text: str, option: str = "--time-budget") -> float:
-    """Seconds from `300`, `90s`, `5m` or `1h30m`; the option is named in the error.
+    """Seconds from `300`, `90s`, `5m`, `1h30m` or `90d`; the option is named in the error.
 
     Raises:
         ConfigError: It is none of these, or nothing.
     """
     match = _TIME.fullmatch(text.strip())
     seconds = sum(float(value) * _UNIT_S[unit] for unit, value in match.groupdict().items() if value) if match else 0.0
-    if seconds <= 0:
-        raise ConfigError(f"{option} {text!r} is not a time", hint="seconds, or a form such as 90s, 5m, 1h, 1h30m")
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"{option} {text!r} is not a time", hint="seconds, or a form such as 90s, 5m, 1h30m, 2d")
     return seconds
 
 
