@@ -15,13 +15,15 @@ from sqlalchemy import Engine, event
 from bcd_registry.catalog.engines import engine_of, file_engine, transaction
 from bcd_registry.catalog.read_only import ReadOnlyCatalog
 from bcd_registry.catalog.sql import SqlCatalog
-from bcd_registry.errors import ConfigError, NotFound, RegistryError, SchemaMismatch, StoreDenied, StoreUnavailable
-from bcd_registry.model import Lease, RecordState, Workload
+from bcd_registry.errors import ConfigError, NotFound, ReadOnly, RegistryError, SchemaMismatch, StoreDenied, StoreUnavailable
+from bcd_registry.model import EventKind, Lease, RecordState, Selection, Workload
 from bcd_registry.ports import Catalog
-from bcd_registry.testing.catalog_contract import DIGEST, CatalogContract, stored
+from bcd_registry.testing.catalog_contract import CatalogContract
 from bcd_registry.testing.catalog_machine import CatalogMachine
+from bcd_registry.testing.history_contract import DIGEST, stored
 from bcd_registry.testing.values import (
     ENVIRONMENT,
+    make_event,
     make_network,
     make_record,
     make_refutation,
@@ -314,6 +316,10 @@ WRITES: dict[str, Callable[[Catalog], object]] = {
     "unpin_network": lambda c: c.unpin_network("ocr", "1"),
     "add_records": lambda c: c.add_records([], []),
     "set_record_states": lambda c: c.set_record_states([], RecordState.CHECKED, ""),
+    "invalidate_records": lambda c: c.invalidate_records(make_event()),
+    "restore_records": lambda c: c.restore_records(make_event(kind=EventKind.RESTORED)),
+    "mark_drift": lambda c: c.mark_drift({}, make_event(kind=EventKind.DRIFTED)),
+    "clear_drift": lambda c: c.clear_drift(make_event(kind=EventKind.STEADY)),
     "add_refutations": lambda c: c.add_refutations([]),
     "forget_refutations": lambda c: c.forget_refutations([]),
     "add_cost_model": lambda c: c.add_cost_model(make_snapshot(), DIGEST, DIGEST),
@@ -327,7 +333,7 @@ WRITES: dict[str, Callable[[Catalog], object]] = {
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_read_only_catalog_refuses_each_write_before_it_is_sent(name: str) -> None:
-    with pytest.raises(StoreDenied, match="read-only") as caught:
+    with pytest.raises(ReadOnly, match="read-only") as caught:
         WRITES[name](ReadOnlyCatalog(Untouchable()))  # type: ignore[arg-type]
     assert caught.value.hint
 
@@ -356,6 +362,13 @@ def test_a_read_only_catalog_passes_every_read_on(catalog: SqlCatalog) -> None:
     assert reader.latest_cost_model(make_snapshot().target) == catalog.latest_cost_model(make_snapshot().target)
     assert reader.list_runs(network="ocr", version="1", limit=1) == [make_run("run-1")]
     assert reader.named_blobs() == {DIGEST}
+    assert reader.select_records(Selection(record=record.id), now_s=0.0) == [(stored(record), DIGEST)]
+    assert reader.find_descendants([record.id]) == reader.find_ancestors(record.id) == []
+    assert reader.find_left_out(workloads=[workload.key], clusters=[workload.cluster], limit=1) == []
+    assert reader.find_workloads([workload.op], limit_per_op=1) == [replace(workload, description="")]
+    taken_back = make_event(record.id)
+    catalog.invalidate_records(taken_back)
+    assert reader.list_events(record=record.id, limit=1) == [reader.get_event(taken_back.id)] == [taken_back]
     assert reader.beaten_records(0) == []
     assert reader.count_rows() == catalog.count_rows()
     with pytest.raises(NotFound):

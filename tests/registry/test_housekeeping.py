@@ -338,3 +338,27 @@ def test_causes_of_own_records(house: House, key: str, changes: dict[str, Any], 
 def test_causes_that_no_lookup_says() -> None:
     assert miss_cause("the registry was not asked (--fresh)") == "the registry was not asked"
     assert miss_cause("") == "not known"
+
+
+@pytest.mark.parametrize(
+    ("note", "cause"),
+    [
+        ("measured 120 d ago, older than 90 d", "too old: a prior only"),
+        ("drifted: 1 ms then, 1.2 ms now; searched for 16 trials, 32 asked", "drifted: a prior only"),
+        ("no record of this workload; 1 record ignored: tvm 0.26.0 then, 0.27.0 now", "other tvm: not usable"),
+    ],
+)
+def test_causes_by_policy(note: str, cause: str) -> None:
+    assert miss_cause(note) == cause
+
+
+def test_what_was_taken_back_stays_until_it_is_restored_and_beaten(house: House, key: str) -> None:
+    best, second, slow = keep(house, OWN, key, range(3))
+    event = house.registry.invalidate([best.id], "measured beside a backup")
+    house.now += GRACE_S + 1
+    assert house.collect(keep=1).records == (slow.id,)
+    assert house.ids() == {best.id, second.id}
+    assert house.digests() == house.registry.named_blobs()
+    house.registry.restore(event.id, "it was not")
+    assert house.registry.get_record(best.id) == best
+    assert house.collect(keep=1).records == (second.id,)

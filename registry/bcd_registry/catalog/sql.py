@@ -324,6 +324,7 @@ class SqlCatalog(HistoryQueries):
         with transaction(self._engine, write=True) as connection:
             connection.execute(statements.locked_records(connection, ids))
             connection.execute(delete(table).where(among(connection, table.c.id, ids)))
+            connection.execute(statements.forget_invalidations(connection, ids))
 
     def count_rows(self) -> Mapping[str, int]:
         """See `Catalog.count_rows`."""

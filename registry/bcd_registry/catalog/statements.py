@@ -190,6 +190,12 @@ def invalidated_by_what_is_left(connection: Connection, ids: Iterable[str]) -> U
     return update(table).where(among(connection, table.c.id, ids)).values(invalidated=func.coalesce(left, ""))
 
 
+def forget_invalidations(connection: Connection, ids: Iterable[str]) -> Update:
+    """Nothing holds a record that is removed: one that is stored again begins anew."""
+    table = tables.event_records
+    return update(table).where(among(connection, table.c.record_id, ids), table.c.undone_by.is_(None)).values(undone_by="")
+
+
 def acquire_lease(connection: Connection, name: str, holder: str, ttl_s: float) -> ReturningInsert[Any]:
     """Take a lease that is free, expired or the holder's own; returns its row, or none.
 

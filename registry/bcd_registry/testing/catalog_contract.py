@@ -20,10 +20,12 @@ from bcd_registry.model import Lease, RecordState, Refutation, TuningRecord, Wor
 from bcd_registry.ports import Catalog
 from bcd_registry.staleness import environment_key
 
+from .history_contract import DIGEST, HistoryContract, stored
 from .values import (
     ENVIRONMENT,
     hex_of,
     make_environment,
+    make_event,
     make_network,
     make_record,
     make_refutation,
@@ -32,7 +34,6 @@ from .values import (
     make_workload,
 )
 
-DIGEST = hex_of("trace")
 LONG_S = 1000.0
 EXPIRED_S = 0.0
 
@@ -43,30 +44,8 @@ def taken(lease: Lease | None) -> Lease:
     return lease
 
 
-def stored(record: TuningRecord) -> TuningRecord:
-    """The record as a catalog returns it: without its trace."""
-    return dataclasses.replace(record, trace=None)
-
-
-class CatalogContract:
+class CatalogContract(HistoryContract):
     """Inherit it and give the fixture `catalog`, an empty one."""
-
-    @pytest.fixture
-    def catalog(self) -> Catalog:
-        """The empty catalog to test."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def workload(self, catalog: Catalog) -> Workload:
-        """A workload that is stored."""
-        workload = make_workload("a")
-        catalog.put_workloads([workload])
-        return workload
-
-    @pytest.fixture
-    def environment(self, catalog: Catalog) -> str:
-        """The key of an environment that is stored."""
-        return catalog.put_environment(ENVIRONMENT)
 
     @pytest.fixture
     def prior(self, catalog: Catalog, workload: Workload, environment: str) -> TuningRecord:
@@ -455,7 +434,8 @@ class CatalogContract:
             assert catalog.find_refutations([workload.cluster]) == [kept]
 
     def test_counting_rows(self, catalog: Catalog, environment: str) -> None:
-        nothing = dict.fromkeys(("workloads", "clusters", "networks", "pins", "refutations", "cost_models", "runs"), 0)
+        kinds = ("workloads", "clusters", "networks", "pins", "refutations", "events", "invalidated", "cost_models", "runs")
+        nothing = dict.fromkeys(kinds, 0)
         by_state = dict.fromkeys((state.value for state in RecordState), 0)
         assert catalog.count_rows() == {**nothing, **by_state, "environments": 1}
         workloads = [make_workload(name, cluster=cluster) for name, cluster in (("x", "c"), ("y", "c"), ("z", "d"))]
@@ -468,6 +448,7 @@ class CatalogContract:
         catalog.add_refutations([make_refutation(record, workloads[1]) for record in records[:2]])
         catalog.add_cost_model(make_snapshot(), hex_of("booster"), hex_of("samples"))
         catalog.put_run(make_run("run-1"))
+        catalog.invalidate_records(make_event(records[0].id))
         assert catalog.count_rows() == {
             "environments": 1,
             "workloads": 3,
@@ -475,6 +456,8 @@ class CatalogContract:
             "networks": 1,
             "pins": 1,
             "refutations": 2,
+            "events": 1,
+            "invalidated": 1,
             "cost_models": 1,
             "runs": 1,
             "measured": 2,
