@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule import TuneContext
 from tvm.target import Target
 
-from bcd_registry.errors import CorruptBlob
+from bcd_registry.errors import CorruptBlob, NotFound
 from bcd_registry.model import Environment, Grade, Match, NetworkSpec, Task
 from bcd_registry.registry import Registry
 from bcd_registry.staleness import environment_key
@@ -87,7 +88,8 @@ class Planner:
             if not broken:
                 return planned
             for record_id, reason in broken:
-                self.registry.quarantine([record_id], reason)
+                with contextlib.suppress(NotFound):  # removed meanwhile
+                    self.registry.quarantine([record_id], reason)
 
     def _planned(self, tasks: Sequence[Task], matches: Sequence[Match]) -> list[PlannedTask]:
         return plan_tasks(tasks, matches, self.depths, self.clusters, environment_key(self.environment))
