@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bcd_cli import check, db, doctor, gc, networks, pins, plan, publish, records, stats, tune
+from bcd_cli import check, db, doctor, export, gc, import_, networks, pins, plan, publish, records, stats, tune
 from bcd_cli.command import Command, example
 from bcd_cli.state import State
 
@@ -55,6 +55,8 @@ app.command("unpin", cls=Command, epilog=pins.UNPIN_EPILOG)(pins.unpin)
 app.command("stats", cls=Command, epilog=stats.EPILOG)(stats.stats)
 app.command("gc", cls=Command, epilog=gc.EPILOG)(gc.gc)
 app.command("publish", cls=Command, epilog=publish.EPILOG)(publish.publish)
+app.command("import", cls=Command, epilog=import_.EPILOG)(import_.import_)
+app.command("export", cls=Command, epilog=export.EPILOG)(export.export)
 app.command("doctor", cls=Command, epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(db.app, name="db")
 
