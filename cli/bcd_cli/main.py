@@ -10,7 +10,24 @@ from typing import Annotated
 
 import typer
 
-from bcd_cli import check, db, doctor, export, gc, import_, networks, pins, plan, publish, records, stats, tune
+from bcd_cli import (
+    check,
+    db,
+    doctor,
+    explain,
+    export,
+    gc,
+    import_,
+    invalidate,
+    lineage,
+    networks,
+    pins,
+    plan,
+    publish,
+    records,
+    stats,
+    tune,
+)
 from bcd_cli.command import Command, example
 from bcd_cli.state import State
 
@@ -48,8 +65,12 @@ app = typer.Typer(
 app.command("tune", cls=Command, epilog=tune.EPILOG)(tune.tune)
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
 app.command("check", cls=Command, epilog=check.EPILOG)(check.check)
+app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
 app.add_typer(networks.app, name="networks")
 app.add_typer(records.app, name="records")
+app.command("lineage", cls=Command, epilog=lineage.EPILOG)(lineage.lineage)
+app.command("invalidate", cls=Command, epilog=invalidate.INVALIDATE_EPILOG)(invalidate.invalidate)
+app.command("restore", cls=Command, epilog=invalidate.RESTORE_EPILOG)(invalidate.restore)
 app.command("pin", cls=Command, epilog=pins.PIN_EPILOG)(pins.pin)
 app.command("unpin", cls=Command, epilog=pins.UNPIN_EPILOG)(pins.unpin)
 app.command("stats", cls=Command, epilog=stats.EPILOG)(stats.stats)

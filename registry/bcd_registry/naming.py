@@ -59,12 +59,32 @@ def compare_named(registry: Registry, there: str, here: str) -> Comparison:
         NotFound: There are none of one kind that begin so, or too many.
     """
     for text in (there, here):
-        if not re.fullmatch(r"[0-9a-f]{1,64}", text):
-            raise ConfigError(f"{text!r} is not how a key or an id begins", hint="hex digits, as `records list` shows them")
+        _require_hex(text)
     found = {kind: (find(registry, there), find(registry, here)) for kind, find in _FINDERS.items()}
     kind = _only_kind(found, there, here)
     ids = found[kind][0].pop(), found[kind][1].pop()
     return _COMPARERS[kind](registry, *ids)
+
+
+def find_record(registry: Registry, id_prefix: str) -> TuningRecord:
+    """The one record whose id begins so, whatever its state, without its trace.
+
+    Raises:
+        ConfigError: It is not hexadecimal.
+        NotFound: None, or more than one.
+    """
+    _require_hex(id_prefix)
+    found = registry.select(Selection(record=id_prefix))
+    if len(found) > 1:
+        raise NotFound(f"{len(found)} records begin with {id_prefix}", hint="give more digits")
+    if not found:
+        raise NotFound(f"no record begins with {id_prefix}", hint="`bcd-registry records list` lists them")
+    return found[0]
+
+
+def _require_hex(text: str) -> None:
+    if not re.fullmatch(r"[0-9a-f]{1,64}", text):
+        raise ConfigError(f"{text!r} is not how a key or an id begins", hint="hex digits, as `records list` shows them")
 
 
 def _only_kind(found: Mapping[Kind, tuple[set[str], set[str]]], there: str, here: str) -> Kind:
@@ -116,15 +136,11 @@ def _compare_environments(registry: Registry, there: str, here: str) -> Comparis
 
 def _compare_records(registry: Registry, there: str, here: str) -> Comparison:
     """By what they are of: their workloads and their environments."""
-    old, new = _record(registry, there), _record(registry, here)
+    old, new = find_record(registry, there), find_record(registry, here)
     workloads = _both_workloads(registry, old.workload_key, new.workload_key)
     environments = (registry.get_environment(record.environment_key) for record in (old, new))
     differences = tuple(compare_workloads(*workloads))
     return Comparison(Kind.RECORDS, there, here, workloads, _fields(*environments), differences)
-
-
-def _record(registry: Registry, record_id: str) -> TuningRecord:
-    return registry.select(Selection(record=record_id))[0]
 
 
 def _both_workloads(registry: Registry, there: str, here: str) -> tuple[Workload, Workload]:

@@ -50,7 +50,7 @@ class ExplainedPlan:
         found = named or [t for t in self.tasks if task and t.plan.workload_key.startswith(task)]
         if not found:
             close = nearest(task, [t.plan.name for t in self.tasks])
-            hint = close if close.startswith("did you mean") else "`networks show` lists the keys of tasks, `explain --json` the names"
+            hint = close if close.startswith("did you mean") else "`explain --json` lists the names and keys of tasks"
             raise ConfigError(f"no task of {self.plan.network} is called {task!r}", hint=hint)
         return dataclasses.replace(self, tasks=tuple(found))
 
