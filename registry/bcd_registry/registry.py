@@ -329,11 +329,13 @@ class Registry(Recall):
         records = [record for record, _ in found if record.id not in self._left_out]
         refutations = self._catalog.find_refutations(_unique(w.cluster for w in workloads))
         environments = [r.environment_key for r in records] + [r.environment_key for r in refutations]
-        known = Known(
-            records=records,
-            workloads=self._catalog.get_workloads(_unique(r.workload_key for r in records)),
-            environments=self._catalog.get_environments(_unique(environments)),
-            refutations=refutations,
+        stored = self._catalog.get_workloads(_unique(r.workload_key for r in records))
+        measured_in = self._catalog.get_environments(_unique(environments))
+        known = Known(  # what refers to a damaged row is left out with it
+            records=[r for r in records if r.workload_key in stored and r.environment_key in measured_in],
+            workloads=stored,
+            environments=measured_in,
+            refutations=[r for r in refutations if r.environment_key in measured_in],
         )
         return known, {record.id: digest for record, digest in found}
 

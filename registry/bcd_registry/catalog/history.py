@@ -33,7 +33,7 @@ class HistoryQueries:
         """See `Catalog.find_descendants`."""
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(statements.descendants(connection, ids)).mappings()
-            return [rows.record_of(row)[0] for row in found]
+            return [record for record, _ in rows.readable(found, rows.record_of)]
 
     def find_ancestors(self, record_id: str) -> list[TuningRecord]:
         """See `Catalog.find_ancestors`."""
@@ -51,13 +51,13 @@ class HistoryQueries:
         """See `Catalog.find_left_out`."""
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(statements.left_out(connection, workloads, clusters, limit)).mappings()
-            return [rows.record_of(row)[0] for row in found]
+            return [record for record, _ in rows.readable(found, rows.record_of)]
 
     def find_workloads(self, ops: Sequence[str], *, limit_per_op: int = 200) -> list[Workload]:
         """See `Catalog.find_workloads`."""
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(statements.workloads_of_ops(connection, ops, limit_per_op)).mappings()
-            return sorted((rows.relative_of(row) for row in found), key=lambda w: (w.op, w.key))
+            return sorted(rows.readable(found, rows.relative_of), key=lambda w: (w.op, w.key))
 
     def invalidate_records(self, event: Event) -> None:
         """See `Catalog.invalidate_records`."""
@@ -121,7 +121,7 @@ class HistoryQueries:
 
     def _read(self, query: Select[Any]) -> list[tuple[TuningRecord, str]]:
         with transaction(self._engine, write=False) as connection:
-            return [rows.record_of(row) for row in connection.execute(query).mappings()]
+            return rows.readable(connection.execute(query).mappings(), rows.record_of)
 
 
 def lock_known(connection: Connection, ids: Iterable[str]) -> None:
@@ -155,4 +155,4 @@ def _events(connection: Connection, query: Select[Any]) -> list[Event]:
     records: dict[str, list[str]] = {}
     for row in connection.execute(of_these).mappings():
         records.setdefault(row["event_id"], []).append(row["record_id"])
-    return [rows.event_of(row, sorted(records.get(row["id"], ()))) for row in found]
+    return rows.readable(found, lambda row: rows.event_of(row, sorted(records.get(row["id"], ()))))

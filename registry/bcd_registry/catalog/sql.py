@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, delete, func, select, union, update
+from sqlalchemy import Connection, Engine, RowMapping, Select, delete, func, select, union, update
 
 from bcd_registry.errors import Conflict, NotFound
 from bcd_registry.model import (
@@ -112,19 +111,19 @@ class SqlCatalog(HistoryQueries):
 
     def get_environment(self, key: str) -> Environment:
         """See `Catalog.get_environment`."""
-        query = select(tables.environments.c.fields).where(tables.environments.c.key == key)
+        query = select(tables.environments).where(tables.environments.c.key == key)
         with transaction(self._engine, write=False) as connection:
-            fields = connection.execute(query).scalar_one_or_none()
-        if fields is None:
+            row = connection.execute(query).mappings().one_or_none()
+        if row is None:
             raise NotFound(f"no environment {key[:12]} in the catalog")
-        return Environment(json.loads(fields))
+        return rows.environment_of(row)
 
     def get_environments(self, keys: Sequence[str]) -> Mapping[str, Environment]:
         """See `Catalog.get_environments`."""
         table = tables.environments
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(select(table).where(among(connection, table.c.key, keys))).mappings()
-            return {row["key"]: Environment(json.loads(row["fields"])) for row in found}
+            return dict(rows.readable(found, lambda row: (row["key"], rows.environment_of(row))))
 
     def put_workloads(self, workloads: Sequence[Workload]) -> None:
         """See `Catalog.put_workloads`."""
@@ -138,7 +137,7 @@ class SqlCatalog(HistoryQueries):
         table = tables.workloads
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(select(table).where(among(connection, table.c.key, keys))).mappings()
-            return {row["key"]: rows.workload_of(row) for row in found}
+            return {workload.key: workload for workload in rows.readable(found, rows.workload_of)}
 
     def put_network(self, network: NetworkVersion) -> None:
         """See `Catalog.put_network`."""
@@ -223,7 +222,7 @@ class SqlCatalog(HistoryQueries):
         """
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(statements.relatives(connection, clusters, anchors)).mappings()
-            return [rows.relative_of(row) for row in found]
+            return rows.readable(found, rows.relative_of)
 
     def list_records(
         self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
@@ -244,7 +243,7 @@ class SqlCatalog(HistoryQueries):
         table = tables.records
         query = select(table).where(begins_with(table.c.id, id_prefix)).order_by(table.c.id).limit(4)
         with transaction(self._engine, write=False) as connection:
-            found = _records(connection, query)
+            found = [rows.record_of(row) for row in connection.execute(query).mappings()]
         if not found:
             raise NotFound(f"no record {id_prefix!r} in the registry", hint="`bcd-registry records list` lists them")
         if len(found) > 1:
@@ -267,7 +266,7 @@ class SqlCatalog(HistoryQueries):
         order = (table.c.created_at.desc(), *table.primary_key.columns)
         with transaction(self._engine, write=False) as connection:
             query = select(table).where(among(connection, table.c.cluster, clusters)).order_by(*order)
-            return [rows.refutation_of(row) for row in connection.execute(query).mappings()]
+            return rows.readable(connection.execute(query).mappings(), rows.refutation_of)
 
     def forget_refutations(self, record_ids: Sequence[str]) -> None:
         """See `Catalog.forget_refutations`."""
@@ -304,7 +303,7 @@ class SqlCatalog(HistoryQueries):
         if version is not None:
             query = query.where(table.c.version == version)
         with transaction(self._engine, write=False) as connection:
-            return [rows.run_of(row) for row in connection.execute(query).mappings()]
+            return rows.readable(connection.execute(query).mappings(), rows.run_of)
 
     def named_blobs(self) -> set[str]:
         """See `Catalog.named_blobs`."""
@@ -357,7 +356,7 @@ class SqlCatalog(HistoryQueries):
 
 
 def _records(connection: Connection, query: Select[Any]) -> list[tuple[TuningRecord, str]]:
-    return [rows.record_of(row) for row in connection.execute(query).mappings()]
+    return rows.readable(connection.execute(query).mappings(), rows.record_of)
 
 
 def _networks(connection: Connection, name: str | None = None, version: str | None = None) -> list[NetworkVersion]:
@@ -370,12 +369,17 @@ def _networks(connection: Connection, name: str | None = None, version: str | No
         chosen_tasks = chosen_tasks.where(tasks.c.network == name, tasks.c.version == version)
     task_rows = connection.execute(chosen_tasks).mappings().all()
     used = select(workloads).where(workloads.c.key.in_(select(chosen_tasks.subquery().c.workload_key)))
-    by_key = {row["key"]: rows.workload_of(row) for row in connection.execute(used).mappings()}
+    by_key = {w.key: w for w in rows.readable(connection.execute(used).mappings(), rows.workload_of)}
     by_network: dict[tuple[str, str], list[Any]] = {}
     for row in task_rows:
-        by_network.setdefault((row["network"], row["version"]), []).append(rows.task_of(row, by_key))
+        by_network.setdefault((row["network"], row["version"]), []).append(row)
+
+    def network_of(row: RowMapping) -> NetworkVersion:
+        own = by_network.get((row["name"], row["version"]), ())
+        return rows.network_of(row, tuple(rows.task_of(task, by_key) for task in own))
+
     found = connection.execute(chosen_networks).mappings()
-    versions = [rows.network_of(row, tuple(by_network.get((row["name"], row["version"]), ()))) for row in found]
+    versions = rows.readable(found, network_of) if name is None else [network_of(row) for row in found]
     return sorted(versions, key=lambda network: (network.name, network.version))
 
 
