@@ -75,16 +75,19 @@ class Planner:
     def plan(self, tasks: Sequence[Task], reused: dict[str, Schedule], *, fresh: bool = False) -> list[PlannedTask]:
         """What to do with the tasks; a schedule that does not replay is quarantined, and its task looked up again.
 
+        So is a prior of another environment, most often of another release of TVM, that does not replay on its own workload.
+
         Args:
             reused: Takes the schedules of what needs no search, by workload key.
             fresh: Ask the registry for nothing.
         """
         if fresh:
             return self._planned(tasks, [_cold(task) for task in tasks])
+        replayed: set[str] = set()
         while True:
             workloads = [task.workload for task in tasks]
             planned = self._planned(tasks, self.registry.lookup(workloads, self.environment, self.depths))
-            broken = self._replay(planned, reused)
+            broken = [*self._replay(planned, reused), *self._replay_priors(planned, replayed)]
             if not broken:
                 return planned
             for record_id, reason in broken:
@@ -106,6 +109,23 @@ class Planner:
                 reused[key] = replay(modules[key], record.trace)
             except CorruptBlob as error:
                 broken.append((record.id, error.message))
+        return broken
+
+    def _replay_priors(self, planned: Sequence[PlannedTask], replayed: set[str]) -> list[tuple[str, str]]:
+        """Add the ids of own priors of other environments that replay to `replayed`; those that do not, each with the reason."""
+        modules = {item.task.workload.key: item.mod for item in self.lowered.tasks}
+        here = environment_key(self.environment)
+        broken = []
+        for item in planned:
+            own = [p.record for p in item.priors if p.record.workload_key == item.task.workload.key]
+            for record in own:
+                if record.environment_key == here or record.id in replayed:
+                    continue
+                try:
+                    replay(modules[record.workload_key], record.trace)
+                    replayed.add(record.id)
+                except CorruptBlob as error:
+                    broken.append((record.id, error.message))
         return broken
 
 
