@@ -211,6 +211,8 @@ def record_of(row: RowMapping) -> tuple[TuningRecord, str]:
         drift=_text(row, "drift"),
         invalidated=_text(row, "invalidated"),
     )
+    if record.id != row["id"]:
+        raise ValueError("its id does not follow from its fields")
     return record, _digest(row, "trace_digest")
 
 
