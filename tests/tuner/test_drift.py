@@ -42,24 +42,21 @@ class Simulated:
         self._noise, self._rng, self._n = noise, rng, n_records
         self._winner = np.exp(rng.uniform(-12, -5, n_records))
         self._untuned = self._winner * np.exp(rng.uniform(0, 3, n_records))
-        self._sessions = [self._session() for _ in range(4)]  # winner and untuned, stored and now
+        stored, untuned_stored, self._now, self._untuned_now = (self._session() for _ in range(4))
+        self._stored = [self._runs(t, STORED_RUNS) for t in self._winner * stored]
+        self._untuned_stored = [float(np.median(self._runs(t, STORED_RUNS))) for t in self._untuned * untuned_stored]
 
     def checked(self, drift: Sequence[float] | float = 1.0, machine: float = 1.0) -> list[Remeasured]:
-        """Every record measured again; measuring once more repeats the runs but not the session.
+        """Every record measured again; once more repeats these runs, and neither what is stored nor the session.
 
         Args:
             drift: What the winners take now, as a multiple.
             machine: The same of everything.
         """
-        stored, untuned_stored, now, untuned_now = self._sessions
-        winner_now = self._winner * machine * np.broadcast_to(drift, self._n)
+        winner = self._winner * self._now * machine * np.broadcast_to(drift, self._n)
+        untuned = self._untuned * self._untuned_now * machine
         return [
-            Remeasured(
-                self._runs(self._winner[i] * stored[i], STORED_RUNS),
-                self._runs(winner_now[i] * now[i], RUNS),
-                float(np.median(self._runs(self._untuned[i] * untuned_stored[i], STORED_RUNS))),
-                self._runs(self._untuned[i] * machine * untuned_now[i], RUNS),
-            )
+            Remeasured(self._stored[i], self._runs(winner[i], RUNS), self._untuned_stored[i], self._runs(untuned[i], RUNS))
             for i in range(self._n)
         ]
 
@@ -86,9 +83,11 @@ def confirmed(simulated: Simulated, drift: Sequence[float] | float = 1.0, machin
     """Records that drift was found for, and those for which it was found a second time."""
     first = simulated.checked(drift, machine)
     found = drifted(judge(first)[1])
+    if not found:
+        return [], []
     again = simulated.checked(drift, machine)
     both = [again[i] if i in found else first[i] for i in range(len(first))]
-    return found, [i for i in drifted(judge(both)[1]) if i in found] if found else []
+    return found, [i for i in drifted(judge(both)[1]) if i in found]
 
 
 @pytest.mark.parametrize("noise", [QUIET, USUAL, ROUGH], ids=["quiet", "usual", "rough"])
@@ -120,7 +119,7 @@ def test_a_machine_of_another_speed_moved_and_no_record_did(n_records: int, fact
         assert machine is not None
         assert machine.moved
         assert machine.low < factor < machine.high or machine.factor == pytest.approx(factor, rel=0.2)
-        assert {f.verdict for f in findings} == {RecordVerdict.STEADY}
+        assert {f.verdict for f in findings} <= {RecordVerdict.STEADY, RecordVerdict.UNCLEAR}
 
 
 def test_a_slow_machine_does_not_hide_what_drifted_on_it() -> None:
@@ -199,7 +198,7 @@ def test_nothing_measured_is_nothing_known() -> None:
     assert judge([Remeasured((1e-3,), (), 1e-3, ())]) == (None, [Finding(RecordVerdict.UNCLEAR)])
 
 
-@pytest.mark.parametrize("untuned_s", [0.0, None])
+@pytest.mark.parametrize("untuned_s", [0.0, -1.0, math.nan, math.inf, None])
 def test_a_single_stored_run_is_enough(untuned_s: float | None) -> None:
     measured = Simulated(6, QUIET, np.random.default_rng(9)).checked()
     single = replace(measured[0], stored_s=measured[0].stored_s[:1], untuned_stored_s=untuned_s)
@@ -207,7 +206,7 @@ def test_a_single_stored_run_is_enough(untuned_s: float | None) -> None:
     assert findings[0].verdict is RecordVerdict.STEADY
 
 
-LATENCIES = st.floats(1e-7, 10.0)
+LATENCIES = st.floats(1e-7, 10.0) | st.sampled_from([1e-300, 1e300])
 
 
 @st.composite

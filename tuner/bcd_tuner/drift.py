@@ -52,6 +52,7 @@ _MEDIAN_ERROR = 1.2533
 _TO_DEVIATION = 1.4826
 _LEAST_GAUGES = 5
 _MOST = 0.75
+_LARGEST = 700.0
 
 Floats = NDArray[np.float64]
 
@@ -151,7 +152,7 @@ def judge(measured: Sequence[Remeasured]) -> tuple[Machine | None, list[Finding]
     common = _common([d for d in beside if d is not None])
     judged = [_both(d, a, common) for d, a in zip(beside, alone, strict=True)]
     findings = _findings(judged, [not m.stored_s for m in measured])
-    return _as_machine(machine, len(known), math.exp(common.value)), findings
+    return _as_machine(machine, len(known), _exp(common.value)), findings
 
 
 def _pooled_scatter(measured: Sequence[Remeasured]) -> float:
@@ -168,16 +169,17 @@ def _scatter(times: Sequence[float]) -> float:
 def _winner(m: Remeasured, pooled: float) -> _Shift | None:
     if not m.stored_s or not m.now_s:
         return None
-    value = math.log(statistics.median(m.now_s) / statistics.median(m.stored_s))
+    value = math.log(statistics.median(m.now_s)) - math.log(statistics.median(m.stored_s))
     return _Shift(value, _of_median(m.now_s, pooled) + _of_median(m.stored_s, pooled))
 
 
 def _untuned(m: Remeasured, pooled: float) -> _Shift | None:
-    if not m.untuned_stored_s or not m.untuned_now_s:
+    stored_s = m.untuned_stored_s
+    if stored_s is None or not 0.0 < stored_s < math.inf or not m.untuned_now_s:
         return None
-    value = math.log(statistics.median(m.untuned_now_s) / m.untuned_stored_s)
-    stored = _error(max(pooled, _scatter(m.untuned_now_s)), max(1, len(m.stored_s)))
-    return _Shift(value, _of_median(m.untuned_now_s, pooled) + stored)
+    value = math.log(statistics.median(m.untuned_now_s)) - math.log(stored_s)
+    of_stored = _error(max(pooled, _scatter(m.untuned_now_s)), max(1, len(m.stored_s)))
+    return _Shift(value, _of_median(m.untuned_now_s, pooled) + of_stored)
 
 
 def _of_median(times: Sequence[float], pooled: float) -> float:
@@ -264,7 +266,12 @@ def _sees_enough(shifts: Sequence[_Shift], n: int) -> bool:
 
 def _interval(shift: _Shift) -> tuple[float, float, float]:
     half = float(ndtri(0.5 + _INTERVAL / 2)) * math.sqrt(shift.variance)
-    return math.exp(shift.value), math.exp(shift.value - half), math.exp(shift.value + half)
+    return _exp(shift.value), _exp(shift.value - half), _exp(shift.value + half)
+
+
+def _exp(value: float) -> float:
+    """Finite, whatever somebody stored."""
+    return math.exp(min(value, _LARGEST))
 
 
 def _as_machine(shift: _Shift, n_programs: int, tuned_factor: float) -> Machine | None:
