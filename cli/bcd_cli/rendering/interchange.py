@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bcd_cli.rendering.listings import facts_table
 from bcd_cli.rendering.text import count, size
-from bcd_registry.bundle import Bundle
-from bcd_tuner.exports import ExportReport
-from bcd_tuner.imports import SHOWN_LINES, ImportReport
+
+if TYPE_CHECKING:
+    from bcd_registry.bundle import Bundle
+    from bcd_tuner.exports import ExportReport
+    from bcd_tuner.imports import ImportReport
+
+SHOWN_LINES = 10
+"""Bad lines, and tasks without a record, that are shown; all are counted."""
 
 
 def render_import(report: ImportReport) -> RenderableType:
