@@ -56,10 +56,10 @@ def _at_one(*kinds: type) -> Callable[[Callable[[Any, Program, np.random.Generat
 
     def made(change: Callable[[Any, Program, np.random.Generator], Any]) -> Change:
         def changed(program: Program, rng: np.random.Generator) -> Program | None:
-            sites = list(sites(program.stages, *kinds))
-            if not sites:
+            found = list(sites(program.stages, *kinds))
+            if not found:
                 return None
-            way, node = sites[int(rng.integers(len(sites)))]
+            way, node = found[int(rng.integers(len(found)))]
             new: Program = put(program, ("stages", *way), change(node, program, rng))
             return new
 

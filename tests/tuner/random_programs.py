@@ -162,7 +162,6 @@ def generate(seed: int, grown: int = -1) -> Program:
     return draft.program(x)
 
 
-
 def nodes(node: Any, *kinds: type) -> Iterator[Any]:
     """Every part of these kinds, outer ones first."""
     return (found for _, found in sites(node, *kinds))
