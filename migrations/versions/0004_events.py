@@ -33,9 +33,7 @@ def upgrade() -> None:
         sa.Column("event_id", sa.String(64), nullable=False),
         sa.Column("record_id", sa.String(64), nullable=False),
         sa.Column("undone_by", sa.String(64)),
-        sa.ForeignKeyConstraint(
-            ["event_id"], ["bcd_events.id"], name="fk_bcd_event_records_event_id", ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["event_id"], ["bcd_events.id"], name="fk_bcd_event_records_event_id", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("event_id", "record_id", name="pk_bcd_event_records"),
     )
     op.create_index("ix_bcd_event_records_record_id", "bcd_event_records", ["record_id"])

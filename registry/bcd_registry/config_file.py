@@ -137,13 +137,17 @@ def parse_config(text: str, path: Path) -> ConfigFile:
         ConfigError: It is not TOML, is too long, or has a key or a value that it may not have.
     """
     if len(text) > MAX_CHARACTERS:
-        raise ConfigError(f"{path}: it has more than {MAX_CHARACTERS} characters", hint="it lists settings and networks, nothing else")
+        raise ConfigError(
+            f"{path}: it has more than {MAX_CHARACTERS} characters", hint="it lists settings and networks, nothing else"
+        )
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _broken(text, path, error) from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
-        raise ConfigError(f"{path}: a value in it is too long or nested too deeply", hint="correct it; the file is TOML") from error
+        raise ConfigError(
+            f"{path}: a value in it is too long or nested too deeply", hint="correct it; the file is TOML"
+        ) from error
     try:
         return ConfigFile.model_validate(content)
     except ValidationError as error:

@@ -433,7 +433,9 @@ class Selection:
 
     def __post_init__(self) -> None:
         if not self.as_json():
-            raise ConfigError("no records are selected", hint="say which: by record, workload, cluster, environment, network or age")
+            raise ConfigError(
+                "no records are selected", hint="say which: by record, workload, cluster, environment, network or age"
+            )
         for name in ("record", "workload", "cluster", "environment"):
             if getattr(self, name) == "":
                 raise ConfigError(f"an empty {name} selects everything", hint="give the first digits of its id")

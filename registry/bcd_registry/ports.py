@@ -58,7 +58,9 @@ class BlobStore(Protocol):
 
 
 class Catalog(Protocol):
-    """Rows: environments, workloads, networks, records, refutations, events, cost models and runs. Each write is one transaction.
+    """Rows: environments, workloads, networks, records, refutations, events, cost models and runs.
+
+    Each write is one transaction.
 
     Writes of what is there already are successes without effect (ids and keys are digests of content), except that
     `set_record_states`, `put_network`, `add_refutations` and `put_run` replace. Safe to use from several threads and processes.

@@ -85,9 +85,7 @@ class Recall:
         self._catalog.mark_drift(reasons, event)
         return event
 
-    def clear_drift(
-        self, ids: Sequence[str], reason: str, *, selection: Selection | Mapping[str, Json] | None = None
-    ) -> Event:
+    def clear_drift(self, ids: Sequence[str], reason: str, *, selection: Selection | Mapping[str, Json] | None = None) -> Event:
         """Trust the latencies of the records again.
 
         Raises:

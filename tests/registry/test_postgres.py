@@ -20,8 +20,8 @@ from bcd_registry.catalog.tables import metadata
 from bcd_registry.errors import BcdError, Conflict, NotFound, RegistryError, SchemaMismatch, StoreDenied, StoreUnavailable
 from bcd_registry.model import RecordState
 from bcd_registry.testing.catalog_contract import LONG_S, CatalogContract, taken
-from bcd_registry.testing.history_contract import DIGEST, stored
 from bcd_registry.testing.catalog_machine import CatalogMachine
+from bcd_registry.testing.history_contract import DIGEST, stored
 from bcd_registry.testing.values import ENVIRONMENT, hex_of, make_network, make_record, make_refutation, make_run, make_workload
 from infra import programs
 from infra.local_stack import LocalStack

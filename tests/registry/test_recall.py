@@ -70,9 +70,7 @@ def test_what_is_taken_back_is_served_no_more_and_restored_as_it_was(
     assert {e.id for e in registry.list_events(record=best.id)} == {event.id, restored.id}
 
 
-def test_an_event_is_undone_by_the_beginning_of_its_id(
-    registry: Registry, best: TuningRecord, second: TuningRecord
-) -> None:
+def test_an_event_is_undone_by_the_beginning_of_its_id(registry: Registry, best: TuningRecord, second: TuningRecord) -> None:
     first = registry.invalidate([best.id], "one", selection={"with_descendants": True})
     other = registry.invalidate([best.id, second.id], "two")
     assert served(registry).grade is Grade.COLD

@@ -206,7 +206,9 @@ def test_going_down_and_up_again_keeps_all_but_the_new_tables(url: str, engine: 
     load_dump(engine, GOLDEN[-1])
     with transaction(engine, write=True) as connection:
         schema.downgrade(connection, "0001")
-        assert not {"bcd_refutations", "bcd_pins", "bcd_leases", "bcd_events", "bcd_event_records"} & set(inspect(connection).get_table_names())
+        assert not {"bcd_refutations", "bcd_pins", "bcd_leases", "bcd_events", "bcd_event_records"} & set(
+            inspect(connection).get_table_names()
+        )
         schema.upgrade(connection)
     key = environment_key(ENVIRONMENT)
     with SqlCatalog.open_url(url) as catalog:

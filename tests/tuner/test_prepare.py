@@ -24,6 +24,7 @@ from bcd_tuner.tasks import LoweredNetwork
 from tests.tuner import small_networks as small
 from tests.tuner import tuning_programs as programs
 
+
 @functools.cache
 def network() -> tuple[ImportedNetwork, LoweredNetwork]:
     """A network with one task, and what it is lowered to."""
@@ -78,7 +79,11 @@ def prepared(registry: Registry) -> Prepared:
 
 
 def test_a_record_that_does_not_replay_is_quarantined_and_the_next_best_is_served(registry: Registry) -> None:
-    broken, second, third = publish(registry, 1, foreign()), publish(registry, 2, fitting()[0]), publish(registry, 3, fitting()[1])
+    broken, second, third = (
+        publish(registry, 1, foreign()),
+        publish(registry, 2, fitting()[0]),
+        publish(registry, 3, fitting()[1]),
+    )
     found = prepared(registry)
     [planned] = found.planned
     assert (planned.match.grade, planned.trials) == (Grade.EXACT, 0)

@@ -112,7 +112,7 @@ class Planner:
         return broken
 
     def _replay_priors(self, planned: Sequence[PlannedTask], replayed: set[str]) -> list[tuple[str, str]]:
-        """Add the ids of own priors of other environments that replay to `replayed`; those that do not, each with the reason."""
+        """Add the ids of own priors of other environments that replay to `replayed`; the others, each with the reason."""
         modules = {item.task.workload.key: item.mod for item in self.lowered.tasks}
         here = environment_key(self.environment)
         broken = []

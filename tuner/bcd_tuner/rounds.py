@@ -310,7 +310,7 @@ class Tuning:
         return priors
 
     def _best_of(self, run: TaskRun, own: Workload, grade: Grade, n: int) -> list[Prior]:
-        """The best measured candidates of another task of this run, to diffuse from: kept, so that no line of descent has a gap."""
+        """The best measured candidates of another task of this run, to diffuse from; kept, so that lineage has no gap."""
         assert run.search is not None
         workload = run.planned.task.workload
         measured = (c for c in run.search.measured if c.latency_s is not None and math.isfinite(c.latency_s))

@@ -69,7 +69,9 @@ def _reading(
             except _DAMAGED as error:
                 named = ascii(row[name])[1:-1][:12]
                 reason = (str(error).splitlines() or [type(error).__name__])[0][:_SHOWN_LENGTH]
-                raise CorruptBlob(f"the row of {what} {named} is damaged: {reason}", hint="restore the catalog from a copy") from error
+                raise CorruptBlob(
+                    f"the row of {what} {named} is damaged: {reason}", hint="restore the catalog from a copy"
+                ) from error
 
         return checked
 

@@ -422,4 +422,3 @@ def _require_held(connection: Connection, fences: Sequence[Lease]) -> None:
 def _in_order(new: Iterable[rows.Row], *names: str) -> list[rows.Row]:
     """Ordered by primary key: writers that lock rows in one order never wait for each other in a circle."""
     return sorted(new, key=lambda row: [row[name] for name in names])
-

@@ -117,7 +117,10 @@ class _Model:
 
 
 class CatalogMachine(RuleBasedStateMachine):
-    """Inherit it, give `open_catalog` and take its `TestCase`. Records, states, events, networks, pins, refutations and leases."""
+    """Inherit it, give `open_catalog` and take its `TestCase`.
+
+    Records, states, events, networks, pins, refutations and leases.
+    """
 
     def __init__(self) -> None:
         super().__init__()

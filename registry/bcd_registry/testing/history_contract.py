@@ -57,9 +57,7 @@ class HistoryContract:
         catalog.add_records(list(family.values()), [DIGEST] * len(family))
         return family
 
-    def test_a_record_keeps_the_cost_model_that_ranked_it(
-        self, catalog: Catalog, workload: Workload, environment: str
-    ) -> None:
+    def test_a_record_keeps_the_cost_model_that_ranked_it(self, catalog: Catalog, workload: Workload, environment: str) -> None:
         record = make_record(workload, environment, cost_model_id=hex_of("model"))
         catalog.add_records([record], [DIGEST])
         assert catalog.get_record(record.id)[0] == stored(record)
@@ -112,7 +110,9 @@ class HistoryContract:
         assert chosen(Selection(older_than_s=99.0)) == "210"
         assert chosen(Selection(record="none")) == chosen(Selection(workload="%")) == chosen(Selection(cluster="x'")) == ""
 
-    def test_a_selection_meets_all_criteria(self, catalog: Catalog, family: dict[str, TuningRecord], workload: Workload) -> None:
+    def test_a_selection_meets_all_criteria(
+        self, catalog: Catalog, family: dict[str, TuningRecord], workload: Workload
+    ) -> None:
         everything = Selection(workload=workload.key, cluster=workload.cluster, environment=family["a"].environment_key)
         assert len(catalog.select_records(everything, now_s=NOW_S)) == len(family)
         narrowed = dataclasses.replace(everything, record=family["c"].id, older_than_s=1.0)
@@ -140,9 +140,7 @@ class HistoryContract:
         catalog.remove_records([family["b"].id])
         assert catalog.find_ancestors(family["e"].id) == expected[:1]
 
-    def test_lineage_ends_even_where_it_runs_in_a_circle(
-        self, catalog: Catalog, workload: Workload, environment: str
-    ) -> None:
+    def test_lineage_ends_even_where_it_runs_in_a_circle(self, catalog: Catalog, workload: Workload, environment: str) -> None:
         names = ("p", "q", "r")
         bare = {name: make_record(workload, environment, run_id=name) for name in names}
         circle = [dataclasses.replace(bare[n], parent_id=bare[names[i - 1]].id) for i, n in enumerate(names)]
