@@ -88,7 +88,7 @@ def test_an_archive_of_very_many_members_is_refused() -> None:
 def booster_bytes(rounds: int = 3, width: int = WIDTH, **params: Any) -> bytes:
     rng = np.random.default_rng(0)
     matrix = xgboost.DMatrix(rng.random((200, width)), label=rng.random(200))
-    return bytes(xgboost.train({"max_depth": 4, **params}, matrix, num_boost_round=rounds).save_raw("ubj"))
+    return bytes(xgboost.train({"max_depth": 4, "verbosity": 0, **params}, matrix, num_boost_round=rounds).save_raw("ubj"))
 
 
 def test_boosters_of_ours_pass() -> None:
