@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import RowMapping
 
+from bcd_registry.errors import CorruptBlob
 from bcd_registry.model import (
     CostModelSnapshot,
     Decision,
+    Environment,
     Lease,
     NetworkVersion,
     RecordState,
     Refutation,
+    Relative,
     RunSummary,
     Task,
     TuningRecord,
@@ -26,6 +30,42 @@ from bcd_registry.model import (
 )
 
 Row = dict[str, Any]
+
+_More = ParamSpec("_More")
+_Value = TypeVar("_Value")
+_OfRow = Callable[Concatenate[RowMapping, _More], _Value]
+
+
+def _row_of(table: str) -> Callable[[_OfRow[_More, _Value]], _OfRow[_More, _Value]]:
+    """For what reads a row: values that cannot be, such as JSON that somebody edited, become an error that names the row."""
+
+    def decorated(read: _OfRow[_More, _Value]) -> _OfRow[_More, _Value]:
+        @functools.wraps(read)
+        def checked(row: RowMapping, /, *arguments: _More.args, **options: _More.kwargs) -> _Value:
+            try:
+                return read(row, *arguments, **options)
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                name = str(next(iter(row.values())))[:12]
+                message = f"the row {name!r} of {table} cannot be read: {' '.join(str(error).split())}"
+                raise CorruptBlob(message, hint="restore the catalog from a backup, or delete the row") from error
+
+        return checked
+
+    return decorated
+
+
+def _table_of(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise TypeError(f"an object is wanted, not {text[:40]!r}")
+    return value
+
+
+@_row_of("bcd_environments")
+def environment_of(row: RowMapping) -> Environment:
+    """The environment in the row."""
+    return Environment(_table_of(row["fields"]))
 
 
 def workload_row(workload: Workload) -> Row:
@@ -48,19 +88,32 @@ def workload_of(row: RowMapping) -> Workload:
     return dataclasses.replace(relative_of(row), description=row["description"])
 
 
+@_row_of("bcd_workloads")
 def relative_of(row: RowMapping) -> Workload:
     """The workload in the row, without its description."""
     return Workload(
         key=row["key"],
         cluster=row["cluster"],
         anchor=row["anchor"],
-        extents=tuple(json.loads(row["extents"])),
-        anchor_extents=tuple(json.loads(row["anchor_extents"])),
+        extents=tuple(map(int, json.loads(row["extents"]))),
+        anchor_extents=tuple(map(int, json.loads(row["anchor_extents"]))),
         flops=row["flops"],
         bytes_moved=row["bytes_moved"],
         op=row["op"],
         description="",
     )
+
+
+def relatives_of(found: Iterable[RowMapping]) -> list[Relative]:
+    """The relatives in the rows, of which there is one for each environment of a workload."""
+    workloads: dict[str, Workload] = {}
+    n_records: dict[str, dict[str, int]] = {}
+    for row in found:
+        key = row["key"]
+        if key not in workloads:
+            workloads[key] = relative_of(row)
+        n_records.setdefault(key, {})[row["environment_key"]] = row["n_records"]
+    return [Relative(workload, n_records[key]) for key, workload in workloads.items()]
 
 
 def network_row(network: NetworkVersion) -> Row:
@@ -95,6 +148,7 @@ def task_of(row: RowMapping, workloads: Mapping[str, Workload]) -> Task:
     return Task(name=row["name"], workload=workloads[row["workload_key"]], weight=row["weight"])
 
 
+@_row_of("bcd_networks")
 def network_of(row: RowMapping, tasks: tuple[Task, ...]) -> NetworkVersion:
     """The network in the row, with its tasks."""
     return NetworkVersion(
@@ -102,7 +156,7 @@ def network_of(row: RowMapping, tasks: tuple[Task, ...]) -> NetworkVersion:
         version=row["version"],
         source=row["source"],
         digest=row["digest"],
-        shapes={name: tuple(shape) for name, shape in json.loads(row["shapes"]).items()},
+        shapes={name: tuple(map(int, shape)) for name, shape in _table_of(row["shapes"]).items()},
         tasks=tasks,
         created_at=row["created_at"],
     )
@@ -130,6 +184,7 @@ def record_row(record: TuningRecord, trace_digest: str) -> Row:
     }
 
 
+@_row_of("bcd_records")
 def record_of(row: RowMapping) -> tuple[TuningRecord, str]:
     """The record in the row, without its trace, and the digest of the trace."""
     record = TuningRecord(
@@ -138,7 +193,7 @@ def record_of(row: RowMapping) -> tuple[TuningRecord, str]:
         trace=None,
         sketch=row["sketch"],
         decisions=_decisions_of(row["decisions"]),
-        run_times_s=tuple(json.loads(row["run_times_s"])),
+        run_times_s=_times_of(row["run_times_s"]),
         trials=row["trials"],
         depth=row["depth"],
         state=RecordState(row["state"]),
@@ -154,6 +209,14 @@ def record_of(row: RowMapping) -> tuple[TuningRecord, str]:
 def _decisions_of(text: str) -> tuple[Decision, ...]:
     """As they were: tuples, which is what makes two equal. A lookup reads thousands."""
     return tuple((kind, tuple(value) if type(value) is list else value) for kind, value in json.loads(text))
+
+
+def _times_of(text: str) -> tuple[float, ...]:
+    """One or more: without, a record has no latency."""
+    times = tuple(map(float, json.loads(text)))
+    if not times:
+        raise ValueError("no run times")
+    return times
 
 
 def refutation_row(refutation: Refutation) -> Row:
@@ -197,13 +260,14 @@ def cost_model_row(snapshot: CostModelSnapshot, booster_digest: str, samples_dig
     }
 
 
+@_row_of("bcd_cost_models")
 def cost_model_of(row: RowMapping) -> tuple[CostModelSnapshot, str, str]:
     """The snapshot in the row, without its bytes, and the digests of booster and samples."""
     snapshot = CostModelSnapshot(
         target=row["target"],
         booster=b"",
         samples=b"",
-        metadata=json.loads(row["metadata"]),
+        metadata=_table_of(row["metadata"]),
         created_at=row["created_at"],
     )
     return snapshot, row["booster_digest"], row["samples_digest"]
@@ -225,6 +289,7 @@ def run_row(run: RunSummary) -> Row:
     }
 
 
+@_row_of("bcd_runs")
 def run_of(row: RowMapping) -> RunSummary:
     """The run in the row."""
     return RunSummary(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from bcd_registry.model import (
     NetworkVersion,
     RecordState,
     Refutation,
+    Relative,
     RunSummary,
     TuningRecord,
     Workload,
@@ -28,6 +28,7 @@ from bcd_registry.staleness import environment_key
 
 from . import rows, schema, statements, tables
 from .engines import BUSY_TIMEOUT_S, CONNECT_TIMEOUT_S, engine_of, file_engine, memory_engine, transaction
+from .keeping import Keeping
 from .statements import among, begins_with, insert_into, replace_in
 
 _COUNTED = {
@@ -41,7 +42,7 @@ _COUNTED = {
 }
 
 
-class SqlCatalog:
+class SqlCatalog(Keeping):
     """A `Catalog` over an engine. Threads may share it; after a fork the child opens its own."""
 
     def __init__(self, engine: Engine) -> None:
@@ -111,19 +112,19 @@ class SqlCatalog:
 
     def get_environment(self, key: str) -> Environment:
         """See `Catalog.get_environment`."""
-        query = select(tables.environments.c.fields).where(tables.environments.c.key == key)
+        query = select(tables.environments).where(tables.environments.c.key == key)
         with transaction(self._engine, write=False) as connection:
-            fields = connection.execute(query).scalar_one_or_none()
-        if fields is None:
+            row = connection.execute(query).mappings().one_or_none()
+        if row is None:
             raise NotFound(f"no environment {key[:12]} in the catalog")
-        return Environment(json.loads(fields))
+        return rows.environment_of(row)
 
     def get_environments(self, keys: Sequence[str]) -> Mapping[str, Environment]:
         """See `Catalog.get_environments`."""
         table = tables.environments
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(select(table).where(among(connection, table.c.key, keys))).mappings()
-            return {row["key"]: Environment(json.loads(row["fields"])) for row in found}
+            return {row["key"]: rows.environment_of(row) for row in found}
 
     def put_workloads(self, workloads: Sequence[Workload]) -> None:
         """See `Catalog.put_workloads`."""
@@ -211,20 +212,24 @@ class SqlCatalog:
             connection.execute(update(table).where(chosen).values(state=state.value, reason=reason))
 
     def find_records(
-        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
+        self,
+        *,
+        workloads: Sequence[str] = (),
+        clusters: Sequence[str] = (),
+        anchors: Sequence[str] = (),
+        refuted_in: Sequence[str] = (),
+        per_workload: int = 8,
     ) -> list[tuple[TuningRecord, str]]:
         """See `Catalog.find_records`."""
         with transaction(self._engine, write=False) as connection:
-            return _records(connection, statements.best_records(connection, workloads, clusters, anchors, per_workload))
+            best = statements.best_records(connection, workloads, clusters, anchors, refuted_in, per_workload)
+            return _records(connection, best)
 
-    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Workload]:
-        """Workloads in the clusters or with the anchors that have a usable record, without their descriptions.
-
-        A hot cluster has thousands: whoever wants the records of the nearest chooses among these, then finds those by key.
-        """
+    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Relative]:
+        """See `Catalog.find_relatives`."""
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(statements.relatives(connection, clusters, anchors)).mappings()
-            return [rows.relative_of(row) for row in found]
+            return rows.relatives_of(found)
 
     def list_records(
         self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
