@@ -12,7 +12,11 @@ from bcd_registry.blobs.local import LocalBlobs
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.registry import Registry
 
-pytest.register_assert_rewrite("bcd_registry.testing.blob_contract", "bcd_registry.testing.catalog_contract")
+pytest.register_assert_rewrite(
+    "bcd_registry.testing.blob_contract",
+    "bcd_registry.testing.catalog_contract",
+    "bcd_registry.testing.catalog_machine",
+)
 
 
 @pytest.fixture(autouse=True)
