@@ -158,7 +158,7 @@ def scale(database: str, n_records: int, lookup_ms: Sequence[float]) -> Scale:
 
 
 def test_the_scale_of_the_registry_has_a_section() -> None:
-    assert "scale" not in render([])
+    assert "The registry's scale" not in render([])
     text = render([], "", [scale("sqlite", 100_000, [4.0] * 99 + [7.0]), scale("postgresql", 1_000_000, [6.0, 30.0])])
     assert "| sqlite | 100,000 | 4.00 (5: met) | 4.00 | 1.00 | 0.20 (at most 0.30) | 6 | 1234 |" in text
     assert "| postgresql | 1,000,000 | 6.00 (5: **not met**) | 30.00 (20: **not met**) |" in text
