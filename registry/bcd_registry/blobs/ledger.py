@@ -23,9 +23,10 @@ class SizeLedger:
     def read(self) -> int | None:
         """The bytes; None when nobody has counted yet, or the file cannot be read."""
         try:
-            return sum(map(int, self._path.read_text(encoding="ascii").split())) if self._path.exists() else None
+            numbers = [int(line) for line in self._path.read_text(encoding="ascii").split()]
         except (OSError, ValueError):
             return None
+        return sum(numbers) if numbers else None
 
     def add(self, n_bytes: int) -> None:
         """Note what was put. The file is not made: without a count it would tell too little."""
