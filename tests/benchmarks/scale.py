@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 SCALES = Path(__file__).with_name("scale.jsonl")
 
 

@@ -257,7 +257,8 @@ def _held(value: float, goal: float | None) -> str:
 def _scale_facts(scale: Scale) -> str:
     facts = scale.facts
     machine = f"{facts.get('cores')} cores of {facts.get('cpu')}, load before {facts.get('load')}"
-    return f"{facts.get('date', 'no date')}, revision {facts.get('revision', 'unknown')}: {machine}; {len(scale.lookup_ms)} lookups"
+    when = f"{facts.get('date', 'no date')}, revision {facts.get('revision', 'unknown')}"
+    return f"{when}: {machine}; {len(scale.lookup_ms)} lookups"
 
 
 def _facts(result: Result) -> str:

@@ -162,13 +162,14 @@ def test_a_bug_is_a_line_and_a_file(invoke: Invoke, session: Callable[[Run], Non
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk(
-    invoke: Invoke, session: Callable[[Run], None], model: str, home: Path, number: int
-) -> None:
+def test_a_full_disk(invoke: Invoke, session: Callable[[Run], None], model: str, home: Path, number: int) -> None:
     session(_raising(OSError(number, "full", "/home/net.so")))
     result = invoke("tune", "--model", model)
     assert (result.exit_code, result.stdout) == (4, "")
-    assert result.stderr.splitlines()[-2:] == ["error: no space left for /home/net.so", "hint: free some space, then run the command again"]
+    assert result.stderr.splitlines()[-2:] == [
+        "error: no space left for /home/net.so",
+        "hint: free some space, then run the command again",
+    ]
     assert not (home / "logs").exists()
 
 

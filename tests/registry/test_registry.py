@@ -440,7 +440,7 @@ def test_of_several_errors_the_first_record_s_is_raised() -> None:
         registry = Registry(catalog, RefusingBlobs())
         registry.put_workloads([OWN])
         key = registry.put_environment(ENVIRONMENT)
-        with pytest.raises(StoreUnavailable, match="blob 1$"):
+        with pytest.raises(StoreUnavailable, match=r"blob 1$"):
             registry.publish([checked(OWN, key, n) for n in range(20)])
         assert registry.list_records() == []
 

@@ -501,12 +501,12 @@ class CatalogContract:
         catalog.pin_network("det", "1")
         assert catalog.beaten_records(1) == []
 
-    def test_removing_beaten_records(
-        self, catalog: Catalog, workload: Workload, environment: str, prior: TuningRecord
-    ) -> None:
+    def test_removing_beaten_records(self, catalog: Catalog, workload: Workload, environment: str, prior: TuningRecord) -> None:
         other = make_workload("other")
         catalog.put_workloads([other])
-        slow = [make_record(w, environment, run_id=f"slow-{i}", run_times_s=(1.0,)) for w in (workload, other) for i in range(2)]
+        slow = [
+            make_record(w, environment, run_id=f"slow-{i}", run_times_s=(1.0,)) for w in (workload, other) for i in range(2)
+        ]
         catalog.add_records(slow, [DIGEST] * 4)
         catalog.add_refutations([make_refutation(record, other) for record in (prior, slow[0])])
         assert catalog.remove_beaten([], 1) == []
