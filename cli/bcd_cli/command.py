@@ -17,7 +17,8 @@ from typer.core import TyperCommand
 
 from bcd_cli.interrupts import INTERRUPTED
 from bcd_cli.state import State, state_of
-from bcd_registry.errors import BcdError
+from bcd_registry.errors import BcdError, StoreUnavailable
+from bcd_registry.folders import FULL
 
 FAILED = 5
 
@@ -40,8 +41,7 @@ class Command(TyperCommand):
             _say("interrupted", "what was found is kept; run the same command to go on")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # `| head` has seen enough; without this the interpreter complains when it flushes at exit
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives until exit
+            _drop_output()  # `| head` has seen enough
             raise typer.Exit(0) from None
         except BcdError as error:
             _show_debug(state)
@@ -49,6 +49,9 @@ class Command(TyperCommand):
             raise typer.Exit(error.exit_code) from None
         except Exception as error:  # noqa: BLE001 - the last line of defence
             _show_debug(state)
+            if isinstance(error, OSError) and error.errno in FULL:
+                _say(f"error: no space left {_full_place(error)}", "free some space, then run the command again")
+                raise typer.Exit(StoreUnavailable.exit_code) from None
             where = _write_traceback(state)
             _say(f"error: {type(error).__name__}: {_one_line(error)}", f"this is a bug; the traceback is in {where}")
             raise typer.Exit(FAILED) from None
@@ -64,6 +67,22 @@ def _say(line: str, hint: str = "") -> None:
     typer.echo(" ".join(line.splitlines()), err=True)  # a name that a user gave may hold a line break
     if hint:
         typer.echo(f"hint: {hint}", err=True)
+
+
+def _full_place(error: OSError) -> str:
+    """Where a write found no space."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _drop_output()
+        return "where the output goes"
+    return f"for {error.filename}" if error.filename else "in the home or the temporary folder"
+
+
+def _drop_output() -> None:
+    """Write no more: what is buffered cannot be written, and the interpreter would complain when it flushes at exit."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives until exit
 
 
 def _one_line(error: BaseException) -> str:

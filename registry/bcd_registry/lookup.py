@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .model import Decision, Environment, Grade, Match, Prior, RecordState, Refutation, TuningRecord, Workload
+from .model import Decision, Environment, Grade, Match, Prior, RecordState, Refutation, Relative, TuningRecord, Workload
+from .nearest import Neighbours
+from .nearest import distance as _distance
 from .staleness import DEFAULT_POLICY, Difference, FieldClass, StalenessPolicy, compare, doubts
 
 MAX_PRIORS = 6
@@ -15,9 +18,12 @@ MAX_PRIORS = 6
 MAX_OWN_PRIORS = 3
 """Most of them that are the workload's own records."""
 
+MAX_RECORDS = 8
+"""Most records of one workload and environment that are known, the best ones."""
+
 _QUOTAS = ((), (6,), (4, 2), (3, 2, 1), (3, 1, 1, 1))
 _MAX_WORKLOADS = len(_QUOTAS) - 1
-_STATES = list(RecordState)
+_STATE_RANKS = {state: rank for rank, state in enumerate(RecordState)}
 _SHOWN_RUN_LENGTH = 8
 
 _Schedule = tuple[str, str, tuple[Decision, ...]]
@@ -33,12 +39,15 @@ class Known:
         workloads: The workload of every record, by key.
         environments: The environment of every record and refutation, by key.
         refutations: Priors that misled workloads of the clusters looked up, in any order.
+        unread: Workloads with records of which none is in `records`. None of them is looked up itself, and nothing of them was
+            refuted. Once those that `wanted_workloads` names are read, the others are too far to matter, and only counted.
     """
 
     records: Sequence[TuningRecord]
     workloads: Mapping[str, Workload]
     environments: Mapping[str, Environment]
     refutations: Sequence[Refutation] = ()
+    unread: Sequence[Relative] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +55,12 @@ class _Candidate:
     """A record with all that decides its rank.
 
     Attributes:
+        id: The record's, which costs a digest each time that it is asked for.
         doubts: What makes it a prior only in any environment: its age and its drift.
         relative: Its median over the best median of its workload in its environment, at least 1.
     """
 
+    id: str
     record: TuningRecord
     workload: Workload
     hard: tuple[Difference, ...]
@@ -63,31 +74,84 @@ class _Candidate:
 
     @property
     def state_rank(self) -> int:
-        return _STATES.index(self.record.state)
+        return _STATE_RANKS[self.record.state]
 
 
 _Refuted = tuple[_Candidate, Refutation]
 """A candidate that is left out, and what keeps it out."""
 
+_Ignored = tuple[str, str, int]
+"""Workload and environment of records that a hard difference rules out, and how many they are."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Workloads of one cluster, or with one anchor, without those that a hard difference rules out."""
+
+    candidates: list[_Candidate] = field(default_factory=list)
+    unread: list[Workload] = field(default_factory=list)
+    neighbours: Neighbours | None = None
+
 
 @dataclass(slots=True)
 class _Index:
-    """Candidates by what they are looked up with, without those that a hard difference rules out."""
+    """Candidates by what they are looked up with, and what keeps others out."""
 
+    hard: Mapping[str, tuple[Difference, ...]]
     by_workload: dict[str, list[_Candidate]] = field(default_factory=dict)
-    by_cluster: dict[str, list[_Candidate]] = field(default_factory=dict)
-    by_anchor: dict[str, list[_Candidate]] = field(default_factory=dict)
-    ignored: list[_Candidate] = field(default_factory=list)
+    by_cluster: dict[str, _Group] = field(default_factory=dict)
+    by_anchor: dict[str, _Group] = field(default_factory=dict)
+    ignored: dict[str, list[_Ignored]] = field(default_factory=dict)
     refuted: dict[_Schedule, list[Refutation]] = field(default_factory=dict)
+    misleading: set[str] = field(default_factory=set)
 
     def add(self, candidate: _Candidate) -> None:
         workload = candidate.workload
         if candidate.hard:
-            self.ignored.append(candidate)
+            self._ignore(workload, candidate.record.environment_key, 1)
             return
         self.by_workload.setdefault(workload.key, []).append(candidate)
-        self.by_cluster.setdefault(workload.cluster, []).append(candidate)
-        self.by_anchor.setdefault(workload.anchor, []).append(candidate)
+        self.by_cluster.setdefault(workload.cluster, _Group()).candidates.append(candidate)
+        self.by_anchor.setdefault(workload.anchor, _Group()).candidates.append(candidate)
+
+    def add_unread(self, relative: Relative) -> None:
+        workload = relative.workload
+        known = [key for key in relative.n_records if key in self.hard]
+        for key in known:
+            if self.hard[key]:
+                self._ignore(workload, key, min(relative.n_records[key], MAX_RECORDS))
+        if any(not self.hard[key] for key in known):
+            self.by_cluster.setdefault(workload.cluster, _Group()).unread.append(workload)
+            self.by_anchor.setdefault(workload.anchor, _Group()).unread.append(workload)
+
+    def siblings(self, workload: Workload) -> list[_Candidate]:
+        """Of other workloads of its cluster."""
+        return [c for c in self._group(workload, Grade.CLUSTER).candidates if c.workload.key != workload.key]
+
+    def cousins(self, workload: Workload) -> list[_Candidate]:
+        """Of workloads of other clusters with its anchor."""
+        return [c for c in self._group(workload, Grade.ANCHOR).candidates if c.workload.cluster != workload.cluster]
+
+    def unread(self, workload: Workload, grade: Grade) -> list[Workload]:
+        """Its siblings or cousins of which no record is read."""
+        unread = self._group(workload, grade).unread
+        return [other for other in unread if other.cluster != workload.cluster] if grade is Grade.ANCHOR else unread
+
+    def neighbours(self, workload: Workload, grade: Grade) -> Neighbours:
+        """All of its cluster, or with its anchor."""
+        group = self._group(workload, grade)
+        if group.neighbours is None:
+            read = {c.workload.key: c.workload for c in group.candidates}
+            group.neighbours = Neighbours([*read.values(), *group.unread], grade)
+        return group.neighbours
+
+    def _group(self, workload: Workload, grade: Grade) -> _Group:
+        found = self.by_anchor.get(workload.anchor) if grade is Grade.ANCHOR else self.by_cluster.get(workload.cluster)
+        return found or _Group()
+
+    def _ignore(self, workload: Workload, environment_key: str, n_records: int) -> None:
+        for name in (workload.key, workload.cluster, workload.anchor):
+            self.ignored.setdefault(name, []).append((workload.key, environment_key, n_records))
 
 
 def grade_workloads(
@@ -110,6 +174,42 @@ def grade_workloads(
     return [_grade(workload, index, depths.get(workload.key, 0)) for workload in workloads]
 
 
+def wanted_workloads(
+    workloads: Sequence[Workload],
+    known: Known,
+    environment: Environment,
+    depths: Mapping[str, int],
+    *,
+    policy: StalenessPolicy = DEFAULT_POLICY,
+    now_s: float = 0.0,
+) -> list[str]:
+    """Keys of unread workloads whose records must be known for the matches to be those that all records would give.
+
+    They are the nearest that each workload may be diffused from: its siblings, or those with its anchor when it has none; for
+    one with an exact record there are none.
+    """
+    if not known.unread:
+        return []
+    index = _index(known, environment, policy, now_s)
+    wanted = (_wanted(workload, index, depths.get(workload.key, 0)) for workload in workloads)
+    return list(dict.fromkeys(itertools.chain.from_iterable(wanted)))
+
+
+def _wanted(workload: Workload, index: _Index, asked: int) -> list[str]:
+    own = index.by_workload.get(workload.key, ())
+    if any(_is_exact(candidate, asked) for candidate in own):
+        return []
+    for grade in (Grade.CLUSTER,) if own else (Grade.CLUSTER, Grade.ANCHOR):
+        candidates = index.cousins(workload) if grade is Grade.ANCHOR else index.siblings(workload)
+        unread = {other.key for other in index.unread(workload, grade)}
+        usable = unread | {c.workload.key for c in _without_refuted(workload, candidates, grade, index)[0]}
+        if usable:
+            ordered = (other.key for other in index.neighbours(workload, grade).by_distance(workload))
+            nearest = itertools.islice((key for key in ordered if key in usable), _MAX_WORKLOADS)
+            return [key for key in nearest if key in unread]
+    return []
+
+
 def refuted_priors(
     workloads: Sequence[Workload], known: Known, environment: Environment, *, policy: StalenessPolicy = DEFAULT_POLICY
 ) -> list[list[tuple[TuningRecord, Refutation]]]:
@@ -117,58 +217,60 @@ def refuted_priors(
     index = _index(known, environment, policy, 0.0)
     found = []
     for workload in workloads:
-        siblings = [c for c in index.by_cluster.get(workload.cluster, ()) if c.workload.key != workload.key]
-        cousins = [c for c in index.by_anchor.get(workload.anchor, ()) if c.workload.cluster != workload.cluster]
-        refuted = _without_refuted(workload, siblings, Grade.CLUSTER, index)[1]
-        refuted += _without_refuted(workload, cousins, Grade.ANCHOR, index)[1]
+        refuted = _without_refuted(workload, index.siblings(workload), Grade.CLUSTER, index)[1]
+        refuted += _without_refuted(workload, index.cousins(workload), Grade.ANCHOR, index)[1]
         found.append([(candidate.record, refutation) for candidate, refutation in refuted])
     return found
 
 
 def _index(known: Known, environment: Environment, policy: StalenessPolicy, now_s: float) -> _Index:
     differences = {key: compare(then, environment, policy) for key, then in known.environments.items()}
-    index = _Index(refuted=_refuted_here(known, differences))
+    soft = {key: tuple(d for d in found if d.field_class is FieldClass.SOFT) for key, found in differences.items()}
+    hard = {key: tuple(d for d in found if d.field_class is FieldClass.HARD) for key, found in differences.items()}
+    index = _Index(hard)
+    medians = [record.median_s for record in known.records]
     best: dict[tuple[str, str], float] = {}
-    for record in known.records:
+    for record, median_s in zip(known.records, medians, strict=True):
         place = (record.workload_key, record.environment_key)
-        best[place] = min(best.get(place, math.inf), record.median_s)
-    for record in known.records:
-        found = differences[record.environment_key]
-        index.add(
-            _Candidate(
-                record=record,
-                workload=known.workloads[record.workload_key],
-                hard=tuple(d for d in found if d.field_class is FieldClass.HARD),
-                soft=tuple(d for d in found if d.field_class is FieldClass.SOFT),
-                doubts=doubts(record, policy, now_s),
-                relative=record.median_s / best[record.workload_key, record.environment_key],
-            )
+        best[place] = min(best.get(place, math.inf), median_s)
+    by_id: dict[str, TuningRecord] = {}
+    for record, median_s in zip(known.records, medians, strict=True):
+        candidate = _Candidate(
+            id=record.id,
+            record=record,
+            workload=known.workloads[record.workload_key],
+            hard=hard[record.environment_key],
+            soft=soft[record.environment_key],
+            doubts=doubts(record, policy, now_s),
+            relative=median_s / best[record.workload_key, record.environment_key],
         )
+        by_id[candidate.id] = record
+        index.add(candidate)
+    for relative in known.unread:
+        index.add_unread(relative)
+    _add_refuted(index, known.refutations, by_id)
     return index
 
 
-def _refuted_here(known: Known, differences: Mapping[str, Sequence[Difference]]) -> dict[_Schedule, list[Refutation]]:
+def _add_refuted(index: _Index, refutations: Iterable[Refutation], records: Mapping[str, TuningRecord]) -> None:
     """The refutations that count in this environment, by the schedule that misled: several runs may have found the same one.
 
     A workload is not misled by a record of its own.
     """
-    records = {record.id: record for record in known.records} if known.refutations else {}
-    refuted: dict[_Schedule, list[Refutation]] = {}
-    for refutation in known.refutations:
+    for refutation in refutations:
         record = records.get(refutation.record_id)
-        hard = any(d.field_class is FieldClass.HARD for d in differences[refutation.environment_key])
-        if record is not None and record.workload_key != refutation.workload_key and not hard:
-            refuted.setdefault(_schedule(record), []).append(refutation)
-    return refuted
+        if record is not None and record.workload_key != refutation.workload_key and not index.hard[refutation.environment_key]:
+            index.refuted.setdefault(_schedule(record), []).append(refutation)
+            index.misleading.add(record.workload_key)
 
 
 def _grade(workload: Workload, index: _Index, asked: int) -> Match:
     own = sorted(index.by_workload.get(workload.key, ()), key=_own_order)
-    siblings = [c for c in index.by_cluster.get(workload.cluster, ()) if c.workload.key != workload.key]
-    exact = [c for c in own if c.record.state is RecordState.PUBLISHED and not c.n_soft and c.record.depth >= asked]
+    exact = [candidate for candidate in own if _is_exact(candidate, asked)]
     if exact:
-        record = min(exact, key=lambda c: (c.record.median_s, c.record.id)).record
+        record = min(exact, key=lambda c: (c.record.median_s, c.id)).record
         return Match(workload, Grade.EXACT, record, (), _exact_reason(record, asked))
+    siblings = index.siblings(workload)
     if own:
         usable, refuted = _without_refuted(workload, siblings, Grade.CLUSTER, index)
         priors = _own_priors(workload, own)
@@ -177,29 +279,38 @@ def _grade(workload: Workload, index: _Index, asked: int) -> Match:
     return _grade_unknown(workload, index, siblings)
 
 
+def _is_exact(candidate: _Candidate, asked: int) -> bool:
+    record = candidate.record
+    return record.state is RecordState.PUBLISHED and not candidate.n_soft and record.depth >= asked
+
+
 def _grade_unknown(workload: Workload, index: _Index, siblings: list[_Candidate]) -> Match:
     """The match of a workload without a usable record of its own."""
-    cousins = [c for c in index.by_anchor.get(workload.anchor, ()) if c.workload.cluster != workload.cluster]
-    absent, ignored = _absent_reason(siblings, cousins), _ignored_reason(workload, index.ignored)
+    cousins = index.cousins(workload)
+    absent, ignored = _absent_reason(siblings, cousins), _ignored_reason(workload, index)
     refuted: list[_Refuted] = []
     kinds = ((Grade.CLUSTER, siblings, "sibling"), (Grade.ANCHOR, cousins, "workload with its main block"))
     for grade, candidates, word in kinds:
         usable, misled = _without_refuted(workload, candidates, grade, index)
         refuted += misled
         if usable:
-            reason = f"{absent}; {_nearest(workload, usable, grade, word)}{_refuted_reason(refuted)}{ignored}"
+            nearest = _nearest(workload, usable, len(index.unread(workload, grade)), grade, word)
+            reason = f"{absent}; {nearest}{_refuted_reason(refuted)}{ignored}"
             return Match(workload, grade, None, _other_priors(workload, usable, grade, MAX_PRIORS), reason)
     return Match(workload, Grade.COLD, None, (), f"{absent}{_refuted_reason(refuted)}{ignored}")
 
 
 def _without_refuted(
-    workload: Workload, candidates: Iterable[_Candidate], grade: Grade, index: _Index
-) -> tuple[list[_Candidate], list[_Refuted]]:
+    workload: Workload, candidates: Sequence[_Candidate], grade: Grade, index: _Index
+) -> tuple[Sequence[_Candidate], list[_Refuted]]:
     """The candidates that may be diffused from, and those that are refuted, each with its newest refutation."""
+    if not index.misleading:
+        return candidates, []
     usable: list[_Candidate] = []
     refuted: list[_Refuted] = []
     for candidate in candidates:
-        holding = [r for r in index.refuted.get(_schedule(candidate.record), ()) if _holds(r, workload, candidate, grade)]
+        found = index.refuted.get(_schedule(candidate.record), ()) if candidate.workload.key in index.misleading else ()
+        holding = [r for r in found if _holds(r, workload, candidate, grade)]
         if holding:
             refuted.append((candidate, max(holding, key=_age)))
         else:
@@ -222,18 +333,18 @@ def _age(refutation: Refutation) -> tuple[float, str]:
 def _own_order(candidate: _Candidate) -> tuple[int, int, int, float, str]:
     """Nearest to being exact first."""
     record = candidate.record
-    return candidate.n_soft, -candidate.state_rank, -record.depth, candidate.relative, record.id
+    return candidate.n_soft, -candidate.state_rank, -record.depth, candidate.relative, candidate.id
 
 
 def _own_priors(workload: Workload, own: Iterable[_Candidate]) -> tuple[Prior, ...]:
-    chosen = sorted(_distinct(own), key=lambda c: (c.n_soft, -c.state_rank, c.relative, c.record.id))
+    chosen = sorted(_distinct(own), key=lambda c: (c.n_soft, -c.state_rank, c.relative, c.id))
     return tuple(Prior(c.record, workload, 0.0, Grade.STALE) for c in chosen[:MAX_OWN_PRIORS])
 
 
 def _other_priors(workload: Workload, candidates: Iterable[_Candidate], grade: Grade, limit: int) -> tuple[Prior, ...]:
     """Priors of the nearest workloads: several of the nearest, fewer of the others."""
     by_workload: dict[str, list[_Candidate]] = {}
-    for candidate in sorted(candidates, key=lambda c: (c.relative, c.n_soft, -c.state_rank, c.record.id)):
+    for candidate in sorted(candidates, key=lambda c: (c.relative, c.n_soft, -c.state_rank, c.id)):
         by_workload.setdefault(candidate.workload.key, []).append(candidate)
     distances = {key: _distance(workload, group[0].workload, grade) for key, group in by_workload.items()}
     nearest = sorted(by_workload, key=lambda key: (distances[key], key))[:_MAX_WORKLOADS]
@@ -277,17 +388,14 @@ def _searched(record: TuningRecord) -> str:
     return f"search was cut short after {record.trials} trials"
 
 
-def _distance(workload: Workload, other: Workload, grade: Grade) -> float:
-    """Between the whole workloads in a cluster, between the main blocks where only those are the same."""
-    return workload.anchor_distance(other) if grade is Grade.ANCHOR else workload.distance(other)
-
-
-def _nearest(workload: Workload, candidates: Sequence[_Candidate], grade: Grade, word: str) -> str:
+def _nearest(workload: Workload, candidates: Sequence[_Candidate], n_unread: int, grade: Grade, word: str) -> str:
+    """How many may be diffused from; the nearest are among the candidates, whatever is unread."""
     others = {c.workload.key: c.workload for c in candidates}
     distance = min(_distance(workload, other, grade) for other in others.values())
     at = f"at distance {distance:.1f}" if math.isfinite(distance) else "with another number of loops"
-    noun = word if len(others) == 1 else word.replace("sibling", "siblings").replace("workload", "workloads")
-    return f"{len(others)} {noun} known, nearest {at}"
+    n_others = len(others) + n_unread
+    noun = word if n_others == 1 else word.replace("sibling", "siblings").replace("workload", "workloads")
+    return f"{n_others} {noun} known, nearest {at}"
 
 
 def _absent_reason(siblings: Sequence[_Candidate], cousins: Sequence[_Candidate]) -> str:
@@ -310,11 +418,12 @@ def _refuted_reason(refuted: Sequence[_Refuted]) -> str:
     return f"; {n_priors} prior{'s' if n_priors > 1 else ''} refuted by run {newest[:_SHOWN_RUN_LENGTH]}{others}"
 
 
-def _ignored_reason(workload: Workload, ignored: Sequence[_Candidate]) -> str:
+def _ignored_reason(workload: Workload, index: _Index) -> str:
     """Why records that would have helped were left out: of the nearest kind, the first one's hard differences."""
-    for name in ("key", "cluster", "anchor"):
-        found = [c for c in ignored if getattr(c.workload, name) == getattr(workload, name)]
+    for name in (workload.key, workload.cluster, workload.anchor):
+        found = index.ignored.get(name)
         if found:
-            count = "1 record" if len(found) == 1 else f"{len(found)} records"
-            return f"; {count} ignored: {', '.join(d.describe() for d in found[0].hard)}"
+            n_records = sum(n for _, _, n in found)
+            count = "1 record" if n_records == 1 else f"{n_records} records"
+            return f"; {count} ignored: {', '.join(d.describe() for d in index.hard[min(found)[1]])}"
     return ""

@@ -21,10 +21,12 @@ Json = Any
 Decision = tuple[str, int | tuple[int, ...]]
 """One sampling decision: the instruction's kind (`SamplePerfectTile`, ...) and its factors or index."""
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
 
 def canonical_json(value: Json) -> str:
     """The one spelling of a JSON value: sorted keys, no spaces, ASCII, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def digest_of(*parts: str | bytes) -> str:
@@ -115,6 +117,19 @@ def _distance(ours: Sequence[int], theirs: Sequence[int]) -> float:
         return 0.0
     squares = [math.log2(a / b) ** 2 for a, b in zip(ours, theirs, strict=True)]
     return math.sqrt(sum(squares) / len(squares))
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A workload with records that may be served, as a lookup sees it before it reads them.
+
+    Attributes:
+        workload: Without its description.
+        n_records: How many they are, by environment key.
+    """
+
+    workload: Workload
+    n_records: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

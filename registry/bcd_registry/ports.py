@@ -14,6 +14,7 @@ from .model import (
     NetworkVersion,
     RecordState,
     Refutation,
+    Relative,
     RunSummary,
     Selection,
     TuningRecord,
@@ -147,13 +148,29 @@ class Catalog(Protocol):
         """
 
     def find_records(
-        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
+        self,
+        *,
+        workloads: Sequence[str] = (),
+        clusters: Sequence[str] = (),
+        anchors: Sequence[str] = (),
+        refuted_in: Sequence[str] = (),
+        per_workload: int = 8,
     ) -> list[tuple[TuningRecord, str]]:
         """Records of the workloads, or of any workload in the clusters or with the anchors, with their trace digests.
 
         For each workload and environment at most `per_workload`: further states first, then lowest median. Quarantined and
         invalidated ones are left out. The records' `trace` is None: it lies in the blob. A constant number of queries,
         whatever the lengths.
+
+        Args:
+            refuted_in: Clusters; records of every workload are found of which one misled a workload in them.
+        """
+
+    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Relative]:
+        """Workloads in the clusters or with the anchors that have records which a lookup may find, in no promised order.
+
+        A hot cluster has thousands: whoever wants the records of the nearest chooses among these, then finds those by key.
+        A constant number of queries, whatever the lengths.
         """
 
     def list_records(
@@ -278,6 +295,19 @@ class Catalog(Protocol):
 
     def remove_records(self, ids: Sequence[str]) -> None:
         """Remove records and what was refuted of them; removing what is not there is a success."""
+
+    def remove_beaten(self, ids: Sequence[str], keep: int) -> list[str]:
+        """Remove those of the records that are beaten at this moment, see `beaten_records`, and what was refuted of them.
+
+        Returns:
+            Their ids. What was published, or pinned with its network, since it was chosen stays.
+        """
+
+    def outdated_cost_models(self, keep: int) -> Mapping[str, tuple[str, str]]:
+        """The digests of booster and samples, by id, of the cost models that `keep` newer ones of their target follow."""
+
+    def remove_cost_models(self, ids: Sequence[str]) -> None:
+        """Remove cost models; removing what is not there is a success."""
 
     def count_rows(self) -> Mapping[str, int]:
         """How many rows there are, by what they are.

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from .blobs.digests import blob_digest
+from .blobs.digests import blob_digest, is_digest
 from .errors import Conflict, CorruptBlob, MeasureError, NotFound, StoreDenied
-from .lookup import Known, grade_workloads
+from .lookup import Known
 from .model import (
     BlobInfo,
     CostModelSnapshot,
@@ -28,7 +28,9 @@ from .model import (
     TuningRecord,
     Workload,
 )
+from .parallel import in_threads
 from .ports import BlobStore, Catalog
+from .reading import Reading, read_known
 from .recall import Recall
 from .staleness import DEFAULT_POLICY, StalenessPolicy
 from .traces import pack_trace, unpack_trace
@@ -91,19 +93,27 @@ class Registry(Recall):
         Args:
             depths: The `--trials` asked, by workload key.
         """
-        known, digests = self._find(workloads)
+        reading = Reading(
+            self._catalog,
+            workloads,
+            environment,
+            depths,
+            policy=self._policy,
+            now_s=self._clock(),
+            left_out=self._left_out,
+        )
         traces: dict[str, Json] = {}
         while True:
-            matches = grade_workloads(workloads, known, environment, depths, policy=self._policy, now_s=self._clock())
-            bad = self._load_traces(matches, digests, traces)
+            matches = reading.grade()
+            bad = self._load_traces(matches, reading.digests, traces)
             if not bad:
-                return [_with_traces(match, traces) for match in matches]
+                return [_with_traces(match, traces) for match in reading.described(matches)]
             self._quarantine_bad(bad)
-            known = dataclasses.replace(known, records=[r for r in known.records if r.id not in bad])
+            reading.leave_out(bad)
 
     def find_known(self, workloads: Sequence[Workload]) -> Known:
-        """What `lookup` grades the workloads from; records come without their traces, and nothing is changed."""
-        return self._find(workloads)[0]
+        """All that a lookup may grade the workloads from; records come without their traces, and nothing is changed."""
+        return read_known(self._catalog, workloads, left_out=self._left_out)
 
     def put_environment(self, environment: Environment) -> str:
         """Store the environment that records will refer to, and return its key."""
@@ -263,7 +273,7 @@ class Registry(Recall):
         if found is None:
             return None
         snapshot, booster, samples = found
-        return dataclasses.replace(snapshot, booster=self._blobs.get(booster), samples=self._blobs.get(samples))
+        return dataclasses.replace(snapshot, booster=self._get_blob(booster), samples=self._get_blob(samples))
 
     def put_run(self, run: RunSummary) -> None:
         """Store a run, or replace the one of the same id."""
@@ -305,6 +315,18 @@ class Registry(Recall):
         """Remove records and what was refuted of them; their traces stay for `housekeeping` to collect."""
         self._catalog.remove_records(ids)
 
+    def remove_beaten(self, ids: Sequence[str], keep: int) -> list[str]:
+        """Remove those of the records that are beaten at this moment, and return their ids. See `Catalog.remove_beaten`."""
+        return self._catalog.remove_beaten(ids, keep)
+
+    def outdated_cost_models(self, keep: int) -> Mapping[str, tuple[str, str]]:
+        """Cost models that `keep` newer ones of their target follow. See `Catalog.outdated_cost_models`."""
+        return self._catalog.outdated_cost_models(keep)
+
+    def remove_cost_models(self, ids: Sequence[str]) -> None:
+        """Remove cost models; their bytes stay for `housekeeping` to collect."""
+        self._catalog.remove_cost_models(ids)
+
     def named_blobs(self) -> set[str]:
         """Digests that some row names."""
         return self._catalog.named_blobs()
@@ -317,42 +339,30 @@ class Registry(Recall):
         """Remove a blob, which no row may name; removing what is not there is a success."""
         self._blobs.delete(digest)
 
-    def _find(self, workloads: Sequence[Workload]) -> tuple[Known, dict[str, str]]:
-        """What the catalog knows of the workloads, and the digest of each record's trace by id."""
-        found = self._catalog.find_records(
-            workloads=_unique(w.key for w in workloads),
-            clusters=_unique(w.cluster for w in workloads),
-            anchors=_unique(w.anchor for w in workloads),
-        )
-        if not found:
-            return Known((), {}, {}), {}
-        records = [record for record, _ in found if record.id not in self._left_out]
-        refutations = self._catalog.find_refutations(_unique(w.cluster for w in workloads))
-        environments = [r.environment_key for r in records] + [r.environment_key for r in refutations]
-        stored = self._catalog.get_workloads(_unique(r.workload_key for r in records))
-        measured_in = self._catalog.get_environments(_unique(environments))
-        known = Known(  # what refers to a damaged row is left out with it
-            records=[r for r in records if r.workload_key in stored and r.environment_key in measured_in],
-            workloads=stored,
-            environments=measured_in,
-            refutations=[r for r in refutations if r.environment_key in measured_in],
-        )
-        return known, {record.id: digest for record, digest in found}
-
     def _load_traces(self, matches: Iterable[Match], digests: Mapping[str, str], traces: dict[str, Json]) -> dict[str, str]:
         """Add the traces of all records in the matches to `traces`, by id; return why each bad one is bad."""
-        bad: dict[str, str] = {}
-        for record in _records_in(matches):
-            if record.id in traces or record.id in bad:
-                continue
-            try:
-                traces[record.id] = self._load_trace(record, digests[record.id])
-            except (CorruptBlob, NotFound) as error:
-                bad[record.id] = error.message
-        return bad
+        wanted = {record.id: record for record in _records_in(matches)}
+        ids = [record_id for record_id in wanted if record_id not in traces]
+        loaded = in_threads(lambda record_id: self._trace_or_error(wanted[record_id], digests[record_id]), ids)
+        found = dict(zip(ids, loaded, strict=True))
+        traces |= {record_id: trace for record_id, (trace, error) in found.items() if not error}
+        return {record_id: error for record_id, (_, error) in found.items() if error}
+
+    def _trace_or_error(self, record: TuningRecord, digest: str) -> tuple[Json, str]:
+        """The trace, or why it is bad."""
+        try:
+            return self._load_trace(record, digest), ""
+        except (CorruptBlob, NotFound) as error:
+            return None, error.message
 
     def _load_trace(self, record: TuningRecord, digest: str) -> Json:
-        return unpack_trace(self._blobs.get(digest), record.workload_key)
+        return unpack_trace(self._get_blob(digest), record.workload_key)
+
+    def _get_blob(self, digest: str) -> bytes:
+        """The bytes; a row that names no blob is as bad as one whose blob is damaged."""
+        if not is_digest(digest):
+            raise CorruptBlob(f"{digest[:80]!r} in the catalog is no name of a blob", hint="tune again to replace it")
+        return self._blobs.get(digest)
 
     def _quarantine_bad(self, bad: Mapping[str, str]) -> None:
         """Quarantine each for its own reason; one that was removed meanwhile needs no mark."""
@@ -366,7 +376,7 @@ class Registry(Recall):
         for record in records:
             _require_usable(record)
         dated = [self._dated(record) for record in records]
-        digests = [self._put_blob(pack_trace(record.workload_key, record.trace)) for record in dated]
+        digests = in_threads(self._put_blob, [pack_trace(record.workload_key, record.trace) for record in dated])
         self._catalog.add_records(dated, digests, fences=fences)
         return dated
 
@@ -413,7 +423,3 @@ def _with_traces(match: Match, traces: Mapping[str, Json]) -> Match:
         record=None if match.record is None else loaded(match.record),
         priors=tuple(dataclasses.replace(prior, record=loaded(prior.record)) for prior in match.priors),
     )
-
-
-def _unique(keys: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(keys))

@@ -198,7 +198,7 @@ def open_registry(settings: Settings) -> Registry:
 
     Raises:
         StoreDenied: The home, or the database, is not this user's to use.
-        StoreUnavailable: The home is full or not a folder; the catalog does not answer, is locked or damaged.
+        StoreUnavailable: The home is full or not a folder; the catalog or the bucket does not answer, is locked or damaged.
         SchemaMismatch: The catalog has another release's revision.
     """
     from .catalog.read_only import ReadOnlyCatalog
@@ -207,7 +207,7 @@ def open_registry(settings: Settings) -> Registry:
 
     with contextlib.ExitStack() as opened:
         catalog = opened.enter_context(open_catalog(settings))
-        blobs = opened.enter_context(open_blobs(settings))
+        blobs = opened.enter_context(open_blobs(settings, ask=True))
         on_close = opened.pop_all().close
     usable = ReadOnlyCatalog(catalog) if settings.read_only else catalog
     return Registry(usable, blobs, on_close=on_close, policy=settings.staleness)

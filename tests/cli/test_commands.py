@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -160,6 +161,18 @@ def test_a_bug_is_a_line_and_a_file(invoke: Invoke, session: Callable[[Run], Non
     assert "Traceback" in log.read_text()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk(invoke: Invoke, session: Callable[[Run], None], model: str, home: Path, number: int) -> None:
+    session(_raising(OSError(number, "full", "/home/net.so")))
+    result = invoke("tune", "--model", model)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr.splitlines()[-2:] == [
+        "error: no space left for /home/net.so",
+        "hint: free some space, then run the command again",
+    ]
+    assert not (home / "logs").exists()
+
+
 def _raising(error: BaseException) -> Run:
     def run(*_: object, **__: object) -> Any:
         raise error
@@ -283,7 +296,7 @@ def test_networks_and_records(invoke: Invoke, home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["networks", "show", "nte"], 2), (["records", "show", "ffff"], 4), (["records", "list", "--network", "nope"], 2)],
+    [(["networks", "show", "nte"], 4), (["records", "show", "ffff"], 4), (["records", "list", "--network", "nope"], 4)],
 )
 def test_what_is_not_there(invoke: Invoke, home: Path, arguments: list[str], code: int) -> None:
     with open_registry(load_settings(home=home)) as registry:

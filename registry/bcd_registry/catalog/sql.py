@@ -18,6 +18,7 @@ from bcd_registry.model import (
     NetworkVersion,
     RecordState,
     Refutation,
+    Relative,
     RunSummary,
     TuningRecord,
     Workload,
@@ -28,6 +29,7 @@ from bcd_registry.staleness import environment_key
 from . import rows, schema, statements, tables
 from .engines import BUSY_TIMEOUT_S, CONNECT_TIMEOUT_S, engine_of, file_engine, memory_engine, transaction
 from .history import HistoryQueries, lock_known, shortened
+from .keeping import Keeping
 from .statements import among, begins_with, insert_into, replace_in
 
 _COUNTED = {
@@ -42,7 +44,7 @@ _COUNTED = {
 }
 
 
-class SqlCatalog(HistoryQueries):
+class SqlCatalog(HistoryQueries, Keeping):
     """A `Catalog` over an engine: see `open_url`, `open_file` and `open_memory`.
 
     Threads may share it; after a fork the child opens its own.
@@ -209,20 +211,24 @@ class SqlCatalog(HistoryQueries):
             connection.execute(update(table).where(chosen).values(state=state.value, reason=reason))
 
     def find_records(
-        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
+        self,
+        *,
+        workloads: Sequence[str] = (),
+        clusters: Sequence[str] = (),
+        anchors: Sequence[str] = (),
+        refuted_in: Sequence[str] = (),
+        per_workload: int = 8,
     ) -> list[tuple[TuningRecord, str]]:
         """See `Catalog.find_records`."""
         with transaction(self._engine, write=False) as connection:
-            return _records(connection, statements.best_records(connection, workloads, clusters, anchors, per_workload))
+            best = statements.best_records(connection, workloads, clusters, anchors, refuted_in, per_workload)
+            return _records(connection, best)
 
-    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Workload]:
-        """Workloads in the clusters or with the anchors that have a usable record, without their descriptions.
-
-        A hot cluster has thousands: whoever wants the records of the nearest chooses among these, then finds those by key.
-        """
+    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Relative]:
+        """See `Catalog.find_relatives`."""
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(statements.relatives(connection, clusters, anchors)).mappings()
-            return rows.readable(found, rows.relative_of)
+            return rows.relatives_of(found)
 
     def list_records(
         self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -78,30 +78,64 @@ def begins_with(column: Column[str], prefix: str) -> ColumnElement[bool]:
 
 
 def relatives(connection: Connection, clusters: Iterable[str], anchors: Iterable[str]) -> Select[Any]:
-    """Workloads in the clusters or with the anchors that have a usable record; all but their descriptions, which are long."""
-    table = tables.workloads
-    return select(*_relative_columns()).where(table.c.key.in_(_keys(connection, (), clusters, anchors)), _has_usable_record())
+    """Workloads in the clusters or with the anchors, a row for each environment in which they have usable records.
+
+    All but their descriptions, which are long; the records are counted within their index.
+    """
+    table, records = tables.workloads, tables.records.c
+    place = (records.workload_key, records.environment_key)
+    chosen = records.workload_key.in_(_keys(connection, (), clusters, anchors))
+    counted = select(*place, func.count().label("n_records")).where(chosen, _usable()).group_by(*place).subquery("counted")
+    found = select(*_relative_columns(), counted.c.environment_key, counted.c.n_records)
+    return found.join(counted, counted.c.workload_key == table.c.key)
 
 
 def best_records(
-    connection: Connection, workloads: Iterable[str], clusters: Iterable[str], anchors: Iterable[str], per_workload: int
+    connection: Connection,
+    workloads: Iterable[str],
+    clusters: Iterable[str],
+    anchors: Iterable[str],
+    refuted_in: Sequence[str],
+    per_workload: int,
 ) -> Select[Any]:
     """The best records of each environment and workload, of those named or in the clusters or with the anchors.
 
     They are ranked within the index, and only those that are wanted are read.
     """
     table = tables.records
-    ranked = _ranked(table.c.workload_key.in_(_keys(connection, workloads, clusters, anchors))).subquery("ranked")
+    keys = _keys(connection, workloads, clusters, anchors, refuted_in)
+    ranked = _ranked(table.c.workload_key.in_(keys)).subquery("ranked")
     order = (table.c.workload_key, table.c.environment_key, ranked.c.place)
     return select(table).join(ranked, ranked.c.id == table.c.id).where(ranked.c.place <= per_workload).order_by(*order)
 
 
 def beaten_records(keep: int) -> Select[Any]:
     """Ids of the records that `keep` better ones beat, but for those of pinned networks."""
+    ranked = _ranked(_unpinned()).subquery("ranked")
+    return select(ranked.c.id).where(ranked.c.place > keep).order_by(ranked.c.id)
+
+
+def still_beaten(connection: Connection, ids: Iterable[str], keep: int) -> Select[Any]:
+    """Those of the ids that are beaten; only the records of their workloads are ranked."""
+    named, chosen = tables.records.alias("named"), sorted(set(ids))
+    concerned = select(named.c.workload_key).where(among(connection, named.c.id, chosen))
+    ranked = _ranked(and_(tables.records.c.workload_key.in_(concerned), _unpinned())).subquery("ranked")
+    return select(ranked.c.id).where(ranked.c.place > keep, among(connection, ranked.c.id, chosen))
+
+
+def outdated_cost_models(keep: int) -> Select[Any]:
+    """The cost models that `keep` newer ones of their target follow, and their digests."""
+    table = tables.cost_models.c
+    place = func.row_number().over(partition_by=table.target, order_by=(table.created_at.desc(), table.id))
+    ranked = select(table.id, table.booster_digest, table.samples_digest, place.label("place")).subquery("ranked")
+    return select(ranked).where(ranked.c.place > keep).order_by(ranked.c.id)
+
+
+def _unpinned() -> ColumnElement[bool]:
+    """Whether a record is of a workload that no pinned network names."""
     tasks, pins = tables.network_tasks.c, tables.pins.c
     pinned = select(tasks.workload_key).where(tasks.network == pins.network, tasks.version == pins.version)
-    ranked = _ranked(tables.records.c.workload_key.not_in(pinned)).subquery("ranked")
-    return select(ranked.c.id).where(ranked.c.place > keep).order_by(ranked.c.id)
+    return tables.records.c.workload_key.not_in(pinned)
 
 
 def locked_records(connection: Connection, ids: Iterable[str], *, as_they_are: bool = False) -> Select[Any]:
@@ -237,12 +271,21 @@ def _excluded(insert: Insert, table: Table) -> dict[str, Any]:
 
 
 def _keys(
-    connection: Connection, workloads: Iterable[str], clusters: Iterable[str], anchors: Iterable[str]
+    connection: Connection,
+    workloads: Iterable[str],
+    clusters: Iterable[str],
+    anchors: Iterable[str],
+    refuted_in: Sequence[str] = (),
 ) -> CompoundSelect[Any]:
-    """Keys of workloads, in three look-ups: no index serves an OR over three columns."""
+    """Keys of workloads, in a look-up for each way: no index serves an OR over several columns."""
     known = tables.workloads.c
     lookups = ((known.key, workloads), (known.cluster, clusters), (known.anchor, anchors))
-    return union(*(select(known.key).where(among(connection, column, keys)) for column, keys in lookups))
+    found = [select(known.key).where(among(connection, column, keys)) for column, keys in lookups]
+    if refuted_in:
+        misleading, refutations = tables.records.alias("misleading"), tables.refutations
+        refuted = select(misleading.c.workload_key).join(refutations, refutations.c.record_id == misleading.c.id)
+        found.append(refuted.where(among(connection, refutations.c.cluster, refuted_in)))
+    return union(*found)
 
 
 def _state_rank(state: ColumnElement[str]) -> ColumnElement[int]:

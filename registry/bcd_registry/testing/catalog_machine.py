@@ -171,8 +171,10 @@ class CatalogMachine(RuleBasedStateMachine):
         beaten = self.catalog.beaten_records(keep)
         assert len(beaten) == len(set(beaten))
         assert set(beaten) == expected
-        self.catalog.remove_records(beaten)
-        self.model.remove(beaten)
+        all_of_them = [*self.model.records, hex_of("none")]
+        removed = self.catalog.remove_beaten(all_of_them, keep)
+        assert sorted(removed) == sorted(beaten)
+        self.model.remove(removed)
 
     @precondition(lambda self: self.model.records)
     @rule(workload=_workloads, data=st.data())
@@ -322,6 +324,19 @@ class CatalogMachine(RuleBasedStateMachine):
             places.setdefault((record.workload_key, record.environment_key), []).append(record.id)
         best = self.model.best(record for record, _ in self.model.records.values() if record.workload_key in inside)
         assert places == {place: ids[:2] for place, ids in best.items()}
+
+    @invariant()
+    def counts_relatives(self) -> None:
+        """Workloads of a cluster and with an anchor, each with its usable records by environment."""
+        places = self.model.best(record for record, _ in self.model.records.values())
+        by_cluster = {w.key for w in _WORKLOADS if w.cluster == _WORKLOADS[0].cluster}
+        for keys, found in (
+            (by_cluster, self.catalog.find_relatives(clusters=[_WORKLOADS[0].cluster])),
+            ({w.key for w in _WORKLOADS}, self.catalog.find_relatives(anchors=[_WORKLOADS[0].anchor])),
+        ):
+            counts = {(r.workload.key, environment): n for r in found for environment, n in r.n_records.items()}
+            assert counts == {place: len(ids) for place, ids in places.items() if place[0] in keys}
+            assert len({r.workload.key for r in found}) == len(found)
 
     @invariant()
     def counts_what_is_there(self) -> None:
