@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from .blobs.digests import blob_digest, is_digest
+from .blobs.digests import blob_digest
 from .errors import Conflict, CorruptBlob, MeasureError, NotFound, StoreDenied
 from .lookup import Known
 from .model import (
@@ -273,7 +273,7 @@ class Registry(Recall):
         if found is None:
             return None
         snapshot, booster, samples = found
-        return dataclasses.replace(snapshot, booster=self._get_blob(booster), samples=self._get_blob(samples))
+        return dataclasses.replace(snapshot, booster=self._blobs.get(booster), samples=self._blobs.get(samples))
 
     def put_run(self, run: RunSummary) -> None:
         """Store a run, or replace the one of the same id."""
@@ -356,13 +356,7 @@ class Registry(Recall):
             return None, error.message
 
     def _load_trace(self, record: TuningRecord, digest: str) -> Json:
-        return unpack_trace(self._get_blob(digest), record.workload_key)
-
-    def _get_blob(self, digest: str) -> bytes:
-        """The bytes; a row that names no blob is as bad as one whose blob is damaged."""
-        if not is_digest(digest):
-            raise CorruptBlob(f"{digest[:80]!r} in the catalog is no name of a blob", hint="tune again to replace it")
-        return self._blobs.get(digest)
+        return unpack_trace(self._blobs.get(digest), record.workload_key)
 
     def _quarantine_bad(self, bad: Mapping[str, str]) -> None:
         """Quarantine each for its own reason; one that was removed meanwhile needs no mark."""

@@ -365,21 +365,21 @@ def test_a_conflict_that_stays_is_raised(catalog: SqlCatalog) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", "A" * 64, hex_of("trace")[:-1]])
-def test_a_row_that_names_no_blob_is_quarantined(
+def test_a_row_that_names_no_blob_is_left_out(
     registry: Registry, catalog: SqlCatalog, key: str, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     best, second = registry.publish([checked(OWN, key, 0), checked(OWN, key, 1)])
     catalog.add_records([best], [name])
     (match,) = registry.lookup([OWN], ENVIRONMENT, {OWN.key: 32})
     assert (match.grade, match.record) == (Grade.EXACT, second)
-    assert f"record {best.id[:12]} is quarantined" in caplog.text
-    with pytest.raises(CorruptBlob, match="no name of a blob"):
+    assert f"the row of record {best.id[:12]} is damaged: its trace_digest is no digest; it is left out" in caplog.text
+    with pytest.raises(CorruptBlob, match="is no digest"):
         registry.get_record(best.id)
 
 
 def test_a_cost_model_that_names_no_blob(registry: Registry, catalog: SqlCatalog) -> None:
     catalog.add_cost_model(make_snapshot(), "elsewhere", hex_of("samples"))
-    with pytest.raises(CorruptBlob, match="'elsewhere' in the catalog is no name of a blob"):
+    with pytest.raises(CorruptBlob, match="its booster_digest is no digest"):
         registry.latest_cost_model(make_snapshot().target)
 
 

@@ -377,7 +377,7 @@ def _text(row: RowMapping, name: str) -> str:
 def _digest(row: RowMapping, name: str) -> str:
     value = _text(row, name)
     if not is_digest(value):
-        raise ValueError(f"its {name} is none")
+        raise ValueError(f"its {name} is no digest")
     return value
 
 
