@@ -264,6 +264,7 @@ class _Run:
             interrupted=interrupted,
             notes=self._notes,
             model=model,
+            environment_key=self._environment_key,
         )
 
     def _earlier_runs(self) -> list[RunSummary]:
