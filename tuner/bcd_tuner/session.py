@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bcd_registry.errors import BcdError, ConfigError, CostModelError, RegistryError, StoreUnavailable
+from bcd_registry.frozen import FrozenLookup
+from bcd_registry.lock import Lock
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
     Json,
     NetworkSpec,
-    NetworkVersion,
     RunSummary,
     canonical_json,
 )
@@ -35,7 +36,7 @@ from .latency_model import LatencyModel
 from .light_import import import_intrinsics
 from .networks import ImportedNetwork, make_inputs, onnxruntime_call
 from .plan import PlannedTask, expectation, seconds_a_trial
-from .prepare import Prepared, prepare, read_and_lower, saved_trials
+from .prepare import Lookups, Prepared, prepare, read_and_lower, saved_trials, version_of
 from .report import Plan, ProgressEvent, ProgressSink, Saving, TuneReport
 from .rounds import Step, Surroundings, Tuning
 from .scheduling import TaskRun
@@ -61,6 +62,7 @@ class TuneRequest:
         pretrain: Let the cost model learn from other clusters, of this run and of the registry.
         fine_tune: Let it add trees for each cluster.
         keep_layout: Leave convolutions in the layout of the model: for comparison.
+        lock: Use exactly the records that it names, and do no trial.
     """
 
     spec: NetworkSpec
@@ -71,11 +73,14 @@ class TuneRequest:
     pretrain: bool = True
     fine_tune: bool = True
     keep_layout: bool = False
+    lock: Lock | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a seed that no generator takes."""
+        """Refuse a seed that no generator takes, and a lock that nothing is to be asked of."""
         if self.seed < 0:
             raise ConfigError(f"the seed is {self.seed}", hint="give 0 or more")
+        if self.lock is not None and self.fresh:
+            raise ConfigError("--fresh and --frozen contradict each other", hint="leave one of them out")
 
 
 def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) -> Plan:
@@ -176,18 +181,23 @@ class _Run:
 
     def _prepare(self, network: ImportedNetwork, lowered: LoweredNetwork, environment: Environment) -> Prepared:
         """Look up and plan; a registry that stops to answer is reported, and asked for nothing."""
+        lock = self._request.lock
+        version = version_of(network, [item.task for item in lowered.tasks])
+        lookups: Lookups = FrozenLookup(self._registry, lock, version) if lock else self._registry
         look_up = functools.partial(
             prepare,
             network,
             lowered,
-            self._registry,
+            lookups,
             environment,
-            trials=self._spec.trials,
+            trials=0 if lock else self._spec.trials,
             clustering=self._request.clustering,
         )
         try:
             return look_up(fresh=self._request.fresh)
         except StoreUnavailable as error:
+            if lock:
+                raise
             self._notes.append(f"the registry was not asked: {error.message}")
             return look_up(fresh=True)
 
@@ -308,9 +318,7 @@ class _Run:
 
     def _register(self, prepared: Prepared, environment: Environment) -> str:
         """Store what records will refer to, and return the environment's key."""
-        spec, network = self._spec, prepared.network
-        shapes = {i.name: i.shape for i in network.inputs}
-        version = NetworkVersion(spec.name, spec.version, spec.source, network.digest, shapes, tuple(prepared.tasks))
+        version = version_of(prepared.network, prepared.tasks)
         self._environment = environment.fields
         self._environment_key = self._outbox.register(version, environment)
         return self._environment_key
