@@ -47,13 +47,19 @@ def tune(
     with stdout_to_stderr():
         from bcd_cli.progress import open_progress
         from bcd_cli.stores import open_stores
+        from bcd_tuner.mlflow_spool import SPOOL_FOLDER
         from bcd_tuner.session import TuneRequest
         from bcd_tuner.session import tune as run
         from bcd_tuner.tracking import Tracker
 
-        tracker = Tracker(state.settings.mlflow_tracking_uri)
+        settings = state.settings
+        registry = f"{settings.catalog_name}, blobs in {settings.blobs_name}" if settings.registry_enabled else "off"
+        tracker = Tracker(
+            settings.mlflow_tracking_uri, spool=settings.home / SPOOL_FOLDER, params={"registry": registry}
+        )
         with (
-            open_stores(state.settings) as stores,
+            open_stores(settings) as stores,
+            tracker,
             open_progress(state.err) as shown,
             state.interrupts.deferred(shown) as progress,
         ):
@@ -64,7 +70,7 @@ def tune(
                 stores.registry,
                 progress=progress,
                 tracker=tracker,
-                output_dir=state.settings.home / "runs",
+                output_dir=settings.home / "runs",
                 open_outbox=stores.open_outbox,
             )
     if as_json:

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from .environment import current_environment
 from .latency_model import LatencyModel
 from .light_import import import_intrinsics
 from .networks import ImportedNetwork, make_inputs, onnxruntime_call
+from .pictures import CURVE_PNG, save_pictures
 from .plan import PlannedTask, expectation, seconds_a_trial
 from .prepare import Lookups, Prepared, prepare, read_and_lower, saved_trials, version_of
 from .report import Plan, ProgressEvent, ProgressSink, Saving, TuneReport
@@ -123,7 +124,7 @@ def tune(
     Args:
         progress: Called from this thread with each step.
         tracker: Where the run is logged; its failures are notes, not errors.
-        output_dir: Where the picture of the tuning curve goes; None draws none.
+        output_dir: Where the pictures go; None draws none.
         open_outbox: Makes the way of what the run of an id finds; by default it goes to the registry alone.
 
     Raises:
@@ -132,9 +133,10 @@ def tune(
         RegistryError: The registry cannot be used.
         MeasureError: No worker can start, or the network does not compile.
     """
-    run = _Run(request, registry, progress, open_outbox)
-    report = run.execute()
-    return run.finish(report, tracker, output_dir)
+    with tracker or nullcontext():
+        run = _Run(request, registry, progress, open_outbox)
+        report = run.execute()
+        return run.finish(report, tracker, output_dir)
 
 
 class _Run:
@@ -219,22 +221,23 @@ class _Run:
                 _take_known(run, prepared)
 
     def finish(self, report: TuneReport, tracker: Tracker | None, output_dir: Path | None) -> TuneReport:
-        """Keep the run, draw the picture and log it; the report with what came of that."""
+        """Keep the run, draw the pictures and log it; the report with what came of that."""
         notes = list(report.notes)
-        picture = None
-        if output_dir is not None and len(report.curve) > 1:
+        pictures: Mapping[str, Path] = {}
+        if output_dir is not None:
             try:
-                picture = self._draw(report, output_dir)
+                pictures = self._draw(report, output_dir)
             except OSError as error:
-                notes.append(f"the picture was not drawn: {error.strerror or error}")
-        tracked = tracker.log(report, params=self._params(), picture=picture) if tracker else None
+                notes.append(f"the pictures were not drawn: {error.strerror or error}")
+        tracked = tracker.log(report, params=self._params(), pictures=pictures) if tracker else None
         if tracked and tracked.note:
             notes.append(tracked.note)
         report = dataclasses.replace(
             report,
             notes=tuple(notes),
             mlflow_run_id=tracked.run_id if tracked else None,
-            curve_png=str(picture) if picture else None,
+            mlflow_experiment_id=tracked.experiment_id if tracked else None,
+            curve_png=str(pictures[CURVE_PNG]) if CURVE_PNG in pictures else None,
             wall_s=self._clock.elapsed_s,
         )
         self._keep_run(report)
@@ -403,11 +406,9 @@ class _Run:
             "fresh": self._request.fresh,
         }
 
-    def _draw(self, report: TuneReport, output_dir: Path) -> Path:
-        from .pictures import save_tuning_curves
-
+    def _draw(self, report: TuneReport, output_dir: Path) -> Mapping[str, Path]:
         name = "-".join(part for part in (report.network, report.version, report.run_id[:8]) if part)
-        return save_tuning_curves(report, output_dir / f"{name}.png")
+        return save_pictures(report, output_dir, name)
 
     def _keep_run(self, report: TuneReport) -> None:
         run = RunSummary(
