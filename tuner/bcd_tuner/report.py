@@ -198,6 +198,7 @@ class TuneReport:
         interrupted: Cut short by Ctrl-C: what was found is kept as priors, and nothing was checked.
         cut_short: The time budget ended the search: unfinished tasks are priors for the next run.
         environment: Key of the environment that it was measured in.
+        cpu_model: The processor; a note in the environment, so not part of its key.
         refuted: Priors that misled a task, so that the registry was told.
         mlflow_experiment_id: Where MLflow keeps the run `mlflow_run_id`; None when it has none.
         notes: Warnings for people, one line each.
@@ -226,6 +227,7 @@ class TuneReport:
     mlflow_run_id: str | None = None
     curve_png: str | None = None
     environment: str = ""
+    cpu_model: str = ""
     refuted: int = 0
     mlflow_experiment_id: str | None = None
 

@@ -278,6 +278,7 @@ class _Run:
             notes=self._notes,
             model=model,
             environment_key=self._environment_key,
+            cpu_model=str(self._environment.get("cpu_model") or ""),
         )
 
     def _earlier_runs(self) -> list[RunSummary]:

@@ -53,6 +53,7 @@ def build_report(
     notes: Sequence[str],
     model: LatencyModel,
     environment_key: str,
+    cpu_model: str,
 ) -> TuneReport:
     """Put the figures together; nothing is measured here."""
     first, curves = tuning.first_candidate_at, _task_curves(tuning.steps)
@@ -83,6 +84,7 @@ def build_report(
             "train_s": model.train_s,
         },
         environment=environment_key,
+        cpu_model=cpu_model,
         refuted=sum(_n_refuted(run) for run in runs),
     )
 
