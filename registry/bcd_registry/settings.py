@@ -29,6 +29,7 @@ from .config_file import (
 from .errors import ConfigError, StoreDenied
 from .folders import store_errors
 from .model import NetworkSpec
+from .model_uri import is_model_uri, parse_model_uri
 from .urls import masked, sqlite_path
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def resolve_network(
     trials: int | None = None,
     time_budget_s: float | None = None,
 ) -> NetworkSpec:
-    """The network that `--model` means: a label of the file, a path to an .onnx or .pt2 file, or `package:...`.
+    """The network that `--model` means: a label of the file, a path to an .onnx or .pt2 file, `package:...` or a model of MLflow.
 
     The other arguments are what flags say; shapes and dtypes replace those of the same input only.
 
@@ -298,11 +299,12 @@ def _anchored(database_url: str | None, folder: Path) -> str | None:
 
 
 def _spec(label: str, table: NetworkTable, defaults: DefaultsTable, folder: Path) -> NetworkSpec:
+    elsewhere = table.source.startswith(_PACKAGE) or is_model_uri(table.source)
     return NetworkSpec(
         label=label,
         name=table.name or label,
-        version=table.version,
-        source=table.source if table.source.startswith(_PACKAGE) else str(folder / Path(table.source).expanduser()),
+        version=table.version or (parse_model_uri(table.source).network[1] if is_model_uri(table.source) else ""),
+        source=table.source if elsewhere else str(folder / Path(table.source).expanduser()),
         shapes=table.shapes,
         dtypes=table.dtypes,
         target=table.target or defaults.target,
@@ -317,18 +319,26 @@ def _spec_of_source(settings: Settings, model: str) -> NetworkSpec:
         model.encode()
     except UnicodeEncodeError as error:
         raise ConfigError("the path is not UTF-8", hint="rename the file") from error
-    if not (_is_package_source(model) or model.endswith(_SUFFIXES)):
-        raise _unknown_network(settings, model)
+    name, version = _name_of_source(settings, model)
     defaults = settings.defaults
     return NetworkSpec(
         label=model,
-        name=PurePosixPath(model.removeprefix(_PACKAGE)).stem,
-        version="",
+        name=name,
+        version=version,
         source=model,
         target=defaults.target,
         trials=defaults.trials,
         time_budget_s=defaults.time_budget_s,
     )
+
+
+def _name_of_source(settings: Settings, model: str) -> tuple[str, str]:
+    """Name and version by default."""
+    if is_model_uri(model):
+        return parse_model_uri(model).network
+    if not (_is_package_source(model) or model.endswith(_SUFFIXES)):
+        raise _unknown_network(settings, model)
+    return PurePosixPath(model.removeprefix(_PACKAGE)).stem, ""
 
 
 def _is_package_source(model: str) -> bool:

@@ -18,6 +18,7 @@ from filelock import FileLock
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
+import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -56,6 +57,7 @@ class MlflowStore:
 
     def __init__(self, uri: str, experiment: str) -> None:
         self.uri, self.experiment = uri, experiment
+        self.experiment_id = ""
         self._database = Path(uri.removeprefix(_SQLITE)).absolute() if uri.startswith(_SQLITE) else None
 
     def open(self) -> None:
@@ -65,18 +67,18 @@ class MlflowStore:
             known = self._client.get_experiment_by_name(self.experiment)
             if known is None:
                 location = None if self._database is None else (self._database.parent / "mlartifacts").as_uri()
-                self._experiment_id = str(self._client.create_experiment(self.experiment, artifact_location=location))
+                self.experiment_id = str(self._client.create_experiment(self.experiment, artifact_location=location))
                 return
         if known.lifecycle_stage != "active":
             hint = f"`mlflow experiments restore --experiment-id {known.experiment_id}`"
             raise StoreUnavailable(f"MLflow's experiment {self.experiment!r} was deleted", hint=hint)
-        self._experiment_id = str(known.experiment_id)
+        self.experiment_id = str(known.experiment_id)
 
     def find(self, run_id: str) -> Logged | None:
         """The run of a tune, when everything of it is there."""
         for run in self._search(RUN_TAG, run_id):
             if run.data.tags.get(COMPLETE_TAG) == _COMPLETE:
-                return Logged(str(run.info.run_id), self._experiment_id)
+                return Logged(str(run.info.run_id), self.experiment_id)
         return None
 
     def remove_unfinished(self, run_id: str) -> None:
@@ -98,7 +100,7 @@ class MlflowStore:
                 self._client.set_terminated(run_id, status="FAILED")
             raise
         self._client.set_terminated(run_id, status=log.status, end_time=int(log.ended_s * 1000))
-        return Logged(run_id, self._experiment_id)
+        return Logged(run_id, self.experiment_id)
 
     def _write_child(self, parent_id: str, child: RunLog) -> None:
         run_id = self._create(child, {_PARENT: parent_id})
@@ -107,7 +109,7 @@ class MlflowStore:
     def _create(self, log: RunLog, tags: dict[str, str] | None = None) -> str:
         """A run with its tags, parameters and metrics, in as few requests as MLflow allows."""
         run = self._client.create_run(
-            self._experiment_id, start_time=int(log.started_s * 1000), run_name=log.name, tags={**log.tags, **(tags or {})}
+            self.experiment_id, start_time=int(log.started_s * 1000), run_name=log.name, tags={**log.tags, **(tags or {})}
         )
         run_id = str(run.info.run_id)
         params = [Param(name, value) for name, value in log.params.items()]
@@ -128,7 +130,7 @@ class MlflowStore:
             self._client.log_table(run_id, data=columns, artifact_file=file)
 
     def _search(self, tag: str, value: str) -> Sequence[object]:
-        found: Sequence[object] = self._client.search_runs([self._experiment_id], f"tags.`{tag}` = '{value}'")
+        found: Sequence[object] = self._client.search_runs([self.experiment_id], f"tags.`{tag}` = '{value}'")
         return found
 
     @contextlib.contextmanager
@@ -164,6 +166,17 @@ def set_patience(timeout_s: float, retries: int) -> None:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_s))))
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", str(retries))
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+
+
+@contextlib.contextmanager
+def using(uri: str) -> Iterator[None]:
+    """MLflow's own functions work with this store for the block: they know one for the whole process only."""
+    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    mlflow.set_tracking_uri(uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before)  # type: ignore[arg-type]  # None unsets it
 
 
 @contextlib.contextmanager
