@@ -68,6 +68,7 @@ class Settings:
         local_cache_mib: How much of the blobs of an S3 URL is kept in the home; 0 keeps none.
         defaults: Budgets and target for networks that say nothing else.
         networks: What the file defines, by label.
+        step_summary: Where a job of GitHub Actions collects what its page shows; None elsewhere.
     """
 
     home: Path
@@ -86,6 +87,7 @@ class Settings:
     local_cache_mib: int
     defaults: DefaultsTable
     networks: Mapping[str, NetworkSpec]
+    step_summary: Path | None = None
 
     @property
     def catalog_url(self) -> str:
@@ -105,7 +107,7 @@ class Settings:
 
 
 class _Variables(TeamKeys, BaseSettings):
-    """The environment variables, each `BCD_` and the name in capitals. An empty one counts as not set."""
+    """The environment variables, each `BCD_` and the name in capitals, and one of GitHub's. An empty one counts as not set."""
 
     model_config = SettingsConfigDict(env_prefix="BCD_", env_ignore_empty=True, extra="ignore", hide_input_in_errors=True)
 
@@ -114,6 +116,7 @@ class _Variables(TeamKeys, BaseSettings):
     registry: bool | None = None
     mlflow_tracking_uri: str | None = None
     workers: int | None = Field(default=None, gt=0)
+    step_summary: Path | None = Field(default=None, validation_alias="GITHUB_STEP_SUMMARY")
 
 
 def load_settings(
@@ -151,6 +154,7 @@ def load_settings(
         local_cache_mib=_first(variables.local_cache_mib, file.local_cache_mib, LOCAL_CACHE_MIB),
         defaults=file.defaults,
         networks={label: _spec(label, table, file.defaults, folder) for label, table in file.networks.items()},
+        step_summary=variables.step_summary,
     )
     _require_sense(settings)
     return settings
