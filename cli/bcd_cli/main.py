@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from bcd_cli import db, doctor, gc, networks, pins, plan, publish, records, stats, tune
+from bcd_cli import bench, db, diff, doctor, gate, gc, lock, networks, pins, plan, publish, records, stats, tune
+from bcd_cli import compile as compile_
 from bcd_cli.command import Command, example
 from bcd_cli.state import State
 
@@ -20,9 +21,11 @@ EXIT_CODES = {
     3: "the network cannot be read or imported",
     4: "the registry cannot be used: home, database, blobs, schema",
     5: "tuning or checking failed",
+    6: "the gate said no",
+    7: "frozen: what a lock or a compiled folder names is missing or damaged",
     130: "interrupted: what was found is kept, the same command goes on",
 }
-"""What scripts may rely on. 6 to 9 are reserved."""
+"""What scripts may rely on. 8 and 9 are reserved."""
 
 _HELP = "Tune a network once; tune its next version from what the registry knows."
 _EPILOG = (
@@ -43,6 +46,11 @@ app = typer.Typer(
 )
 app.command("tune", cls=Command, epilog=tune.EPILOG)(tune.tune)
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
+app.command("compile", cls=Command, epilog=compile_.EPILOG)(compile_.compile_network)
+app.command("bench", cls=Command, epilog=bench.EPILOG)(bench.bench)
+app.command("lock", cls=Command, epilog=lock.EPILOG)(lock.lock)
+app.command("diff", cls=Command, epilog=diff.EPILOG)(diff.diff)
+app.command("gate", cls=Command, epilog=gate.EPILOG)(gate.gate)
 app.add_typer(networks.app, name="networks")
 app.add_typer(records.app, name="records")
 app.command("pin", cls=Command, epilog=pins.PIN_EPILOG)(pins.pin)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bcd_cli import options
+from bcd_cli import options, release
 from bcd_cli.command import FAILED, example
 from bcd_cli.interrupts import INTERRUPTED
 from bcd_cli.state import State, state_of
 from bcd_cli.streams import print_json, stdout_to_stderr
+from bcd_registry.errors import ConfigError
 from bcd_tuner.clustering import Clustering
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def tune(
     time_budget: options.TimeBudget = None,
     seed: options.Seed = 0,
     fresh: options.Fresh = False,
+    frozen: release.Frozen = None,
     clustering: options.Siblings = Clustering.SIGNATURE,
     as_json: options.AsJson = False,
 ) -> None:
@@ -44,7 +46,10 @@ def tune(
     """
     state = state_of(ctx)
     spec = options.resolve(state, model, shape=shape, target=target, trials=trials, time_budget=time_budget)
-    with stdout_to_stderr():
+    if frozen is not None and (fresh or trials is not None or time_budget is not None):
+        raise ConfigError("--frozen does no trial", hint="leave out --fresh, --trials and --time-budget")
+    lock = release.read_frozen(frozen)
+    with stdout_to_stderr(), release.listed(state):
         from bcd_cli.progress import open_progress
         from bcd_cli.stores import open_stores
         from bcd_tuner.mlflow_spool import SPOOL_FOLDER
@@ -58,7 +63,7 @@ def tune(
             settings.mlflow_tracking_uri, spool=settings.home / SPOOL_FOLDER, params={"registry": registry}
         )
         with (
-            open_stores(settings) as stores,
+            open_stores(settings, required=lock is not None) as stores,
             tracker,
             open_progress(state.err) as shown,
             state.interrupts.deferred(shown) as progress,
@@ -66,7 +71,7 @@ def tune(
             for line in stores.notes:
                 state.err.print(line, highlight=False)
             report = run(
-                TuneRequest(spec, seed=seed, fresh=fresh, clustering=clustering),
+                TuneRequest(spec, seed=seed, fresh=fresh, clustering=clustering, lock=lock),
                 stores.registry,
                 progress=progress,
                 tracker=tracker,

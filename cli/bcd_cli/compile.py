@@ -1,0 +1,48 @@
+"""`bcd-registry compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bcd_cli import options, release
+from bcd_cli.command import example
+from bcd_cli.state import state_of
+from bcd_cli.streams import print_json
+
+EPILOG = example("bcd-registry compile --model v2 -o v2/", "bcd-registry compile --model v2 -o v2/ --frozen bcd.lock")
+
+
+def compile_network(
+    ctx: typer.Context,
+    model: options.Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="A new folder, or one of an earlier compile.", metavar="DIR", show_default=False)
+    ],
+    shape: options.Shape = None,
+    target: options.Target = None,
+    trials: release.Depth = 0,
+    frozen: release.Frozen = None,
+    seed: options.Seed = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compile a network with what is published for it; search nothing.
+
+    The folder holds the library, manifest.json, and load.py and load.cc, which run it. It is verified against the untuned network
+    on random and edge inputs first, and written whole or not at all. A task without a published schedule stays untuned.
+    """
+    state = state_of(ctx)
+    spec = options.resolve(state, model, shape=shape, target=target, trials=None, time_budget=None)
+    lock = release.read_frozen(frozen)
+    with release.working(state) as (registry, say):
+        from bcd_tuner.shipping import compile_to
+
+        report = compile_to(output, spec, registry, say, trials=trials, lock=lock, seed=seed)
+    if as_json:
+        print_json(report.as_json())
+        return
+    from bcd_cli.rendering.release import render_compiled
+
+    state.out.print(render_compiled(report), crop=False)
