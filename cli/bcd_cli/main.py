@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bcd_cli import bench, db, diff, doctor, gate, gc, lock, networks, pins, plan, publish, records, stats, tune
+from bcd_cli import bench, compare, db, diff, doctor, gate, gc, lock, mlflow, networks, pins, plan, publish, records, stats, tune
 from bcd_cli import compile as compile_
 from bcd_cli.command import Command, example
 from bcd_cli.state import State
@@ -19,7 +19,7 @@ EXIT_CODES = {
     0: "done",
     2: "usage or configuration: unknown name, bad option, shape or target, toml",
     3: "the network cannot be read or imported",
-    4: "the registry cannot be used: home, database, blobs, schema",
+    4: "the registry cannot be used: home, database, blobs, schema; or MLflow cannot",
     5: "tuning or checking failed",
     6: "the gate said no",
     7: "frozen: what a lock or a compiled folder names is missing or damaged",
@@ -51,6 +51,7 @@ app.command("bench", cls=Command, epilog=bench.EPILOG)(bench.bench)
 app.command("lock", cls=Command, epilog=lock.EPILOG)(lock.lock)
 app.command("diff", cls=Command, epilog=diff.EPILOG)(diff.diff)
 app.command("gate", cls=Command, epilog=gate.EPILOG)(gate.gate)
+app.command("compare", cls=Command, epilog=compare.EPILOG)(compare.compare)
 app.add_typer(networks.app, name="networks")
 app.add_typer(records.app, name="records")
 app.command("pin", cls=Command, epilog=pins.PIN_EPILOG)(pins.pin)
@@ -59,6 +60,7 @@ app.command("stats", cls=Command, epilog=stats.EPILOG)(stats.stats)
 app.command("gc", cls=Command, epilog=gc.EPILOG)(gc.gc)
 app.command("publish", cls=Command, epilog=publish.EPILOG)(publish.publish)
 app.command("doctor", cls=Command, epilog=doctor.EPILOG)(doctor.doctor)
+app.add_typer(mlflow.app, name="mlflow")
 app.add_typer(db.app, name="db")
 
 

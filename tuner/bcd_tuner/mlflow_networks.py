@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -69,6 +70,7 @@ def _locate(wanted: ModelUri) -> tuple[str, str]:
 def _download(uri: str, folder: Path) -> Path:
     """The file to import: what the URI names itself, or what the model's description names."""
     folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="model-", dir=folder))
     if uri.endswith(_SUFFIXES):
         return Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder)))
     description = Path(mlflow.artifacts.download_artifacts(artifact_uri=f"{uri}/MLmodel", dst_path=str(folder)))
