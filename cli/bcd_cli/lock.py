@@ -45,9 +45,10 @@ def lock(
     if as_json:
         print_json({"schema": 1, "file": str(output), "coverage": published.coverage.as_json(), **made.as_json()})
         return
-    from bcd_cli.rendering.release import render_lock
+    from bcd_cli.rendering.locks import render_lock
+    from bcd_cli.rendering.release import coverage_line
 
-    state.out.print(render_lock(made, str(output), published.coverage), crop=False)
+    state.out.print(render_lock(made, str(output), coverage_line(published.coverage)), crop=False)
 
 
 def _require_lock(path: Path) -> None:
