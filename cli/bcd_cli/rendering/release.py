@@ -41,13 +41,13 @@ def timings_table(timings: Mapping[str, Timing], threads: int) -> Table:
     """One line a program; speed-ups are over the untuned one."""
     table = plain_table(expand=False)
     table.add_column(f"measured end to end, {count(threads, 'thread')}")
-    for title in ("median ms", "10th-90th percentile", "runs", "speed-up"):
-        table.add_column(title, justify="right")
     untuned = timings["untuned"].median if "untuned" in timings else None
+    for title in ("median ms", "10th-90th percentile", "runs", *(["speed-up"] if untuned else [])):
+        table.add_column(title, justify="right")
     for name, timing in timings.items():
         between = f"{milliseconds(timing.p10)} - {milliseconds(timing.p90)}"
-        cells = [name, milliseconds(timing.median), between, str(timing.runs), ratio(untuned, timing.median)]
-        table.add_row(*cells, style="bold" if name == "tuned" else "")
+        cells = [name, milliseconds(timing.median), between, str(timing.runs)]
+        table.add_row(*cells, *([ratio(untuned, timing.median)] if untuned else []), style="bold" if name == "tuned" else "")
     return table
 
 
