@@ -242,12 +242,12 @@ def _child(report: TuneReport, own: Mapping[str, str], tasks: Sequence[TaskRepor
 def _cluster_curve(tasks: Sequence[TaskReport]) -> list[CurvePoint]:
     """The weighted sum of the best latencies so far, against the trials of the whole cluster.
 
-    It begins when each of its tasks has a latency, untuned or measured.
+    What is reused counts from the start; a point is left out while a task of the cluster has no latency at all.
     """
     rounds = sorted(
         ((point, index) for index, task in enumerate(tasks) for point in task.curve), key=lambda found: found[0].seconds
     )
-    best = [task.before_ms if task.before_ms is not None else task.after_ms for task in tasks]
+    best = [task.after_ms if task.grade is Grade.EXACT or task.before_ms is None else task.before_ms for task in tasks]
     trials = [0] * len(tasks)
     curve = []
     for point, index in rounds:
