@@ -139,7 +139,7 @@ def test_a_lock_and_a_folder_to_compare_with(specs: dict[str, NetworkSpec], regi
 
 
 def test_an_untuned_version_is_no_measure(specs: dict[str, NetworkSpec], registry: Registry, tmp_path: Path) -> None:
-    unknown = NetworkSpec("v0", "tiny", "v0", str(write_network(tmp_path / "v0.onnx", channels=3, classes=2)))
+    unknown = NetworkSpec("v0", "tiny", "v0", str(write_network(tmp_path / "v0.onnx", size=10, channels=3, classes=2)))
     with pytest.raises(NotFound, match="nothing to compare with: the registry has no schedule of v0") as caught:
         run_gate(specs["small"], Baseline("v0", unknown), registry, Limits(), quiet)
     assert caught.value.exit_code == 4

@@ -105,7 +105,7 @@ def test_the_manifest_says_what_was_done(report: CompileReport, spec: NetworkSpe
     assert manifest["inputs"] == [{"name": "x", "shape": [1, 4, 12, 12], "dtype": "float32"}]
     assert manifest["outputs"] == [{"shape": [1, 5], "dtype": "float32"}]
     assert manifest["untuned"] == []
-    assert manifest["coverage"] == {"tasks": 2, "exact": 2, "of_tasks": 1.0, "of_time": 1.0} or len(manifest["schedules"]) > 2
+    assert manifest["coverage"]["of_tasks"] == manifest["coverage"]["of_time"] == 1.0
     for schedule in manifest["schedules"]:
         assert tuned.get_record(schedule["record"]).workload_key == schedule["workload"]
     assert {"untuned", "tuned"} <= set(manifest["latency_ms"])
