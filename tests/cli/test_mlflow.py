@@ -118,16 +118,16 @@ def test_a_model_of_a_run_is_a_network_and_may_have_a_name_in_the_file(
     assert json.loads(invoke("plan", "--model", uri, "--json").stdout)["network"] == "conv"
 
 
-class _Pickled(mlflow.pyfunc.PythonModel):
-    def predict(self, context: Any, model_input: list[str], params: Any = None) -> list[str]:
-        return model_input
-
-
 def test_a_pickled_model_is_refused_with_a_reason(invoke: Invoke, served: str) -> None:
     name = f"pickled-{uuid.uuid4().hex[:8]}"
     with quiet(), using(served):
         mlflow.set_experiment("models")
-        mlflow.pyfunc.log_model(name=name, python_model=_Pickled(), registered_model_name=name, pip_requirements=["numpy"])
+
+        class Pickled(mlflow.pyfunc.PythonModel):
+            def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+                return model_input
+
+        mlflow.pyfunc.log_model(name=name, python_model=Pickled(), registered_model_name=name, pip_requirements=["numpy"])
     result = invoke("plan", "--model", f"models:/{name}/1")
     assert result.exit_code == 3
     assert "pickle" in result.stderr.splitlines()[-2]

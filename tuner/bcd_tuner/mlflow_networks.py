@@ -8,16 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import mlflow
-from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
-from mlflow.models import Model
-
 from bcd_registry.errors import NetworkError
 from bcd_registry.model import NetworkSpec
 from bcd_registry.model_uri import ModelUri, parse_model_uri
 
-from .mlflow_store import one_line, problem_of, quiet, set_patience, using
+from .mlflow_store import MlflowClient, MlflowException, Model, mlflow, one_line, problem_of, quiet, set_patience, using
 
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "ENDPOINT_NOT_FOUND")
 _SUFFIXES = (".onnx", ".pt2")

@@ -8,18 +8,25 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import numpy as np
-from mlflow import MlflowClient
-from mlflow.models import ModelSignature
-from mlflow.types import Schema, TensorSpec
 from numpy.typing import NDArray
 
 from bcd_registry.errors import BcdError
 from bcd_registry.model import Json
 from bcd_registry.model_uri import checked_model_name
 
-from .mlflow_store import MlflowStore, problem_of, quiet, set_patience, using
+from .mlflow_store import (
+    MlflowClient,
+    MlflowStore,
+    ModelSignature,
+    Schema,
+    TensorSpec,
+    mlflow,
+    problem_of,
+    quiet,
+    set_patience,
+    using,
+)
 from .shipped.load import MANIFEST, made_up_inputs
 from .tracking import EXPERIMENT
 

@@ -1,4 +1,4 @@
-"""Runs written to one MLflow store, and what its errors mean. MLflow is imported when this is."""
+"""The one place where MLflow is imported: runs written to one of its stores, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -18,14 +18,34 @@ from filelock import FileLock
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
-import mlflow
-from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
+# MLflow reads the two when it is imported
+import mlflow  # noqa: E402
+from mlflow import MlflowClient  # noqa: E402
+from mlflow.entities import Metric, Param, Run, RunTag  # noqa: E402
+from mlflow.exceptions import MlflowException  # noqa: E402
+from mlflow.models import Model, ModelSignature  # noqa: E402
+from mlflow.types import Schema, TensorSpec  # noqa: E402
 
-from bcd_registry.errors import BcdError, StoreDenied, StoreUnavailable
+from bcd_registry.errors import BcdError, StoreDenied, StoreUnavailable  # noqa: E402
 
-from .run_log import PARENT_TAG, RUN_TAG, Point, RunLog, without_secrets
+from .run_log import PARENT_TAG, RUN_TAG, Point, RunLog, without_secrets  # noqa: E402
+
+__all__ = [
+    "Logged",
+    "MlflowClient",
+    "MlflowException",
+    "MlflowStore",
+    "Model",
+    "ModelSignature",
+    "Schema",
+    "TensorSpec",
+    "mlflow",
+    "one_line",
+    "problem_of",
+    "quiet",
+    "set_patience",
+    "using",
+]
 
 COMPLETE_TAG = "bcd.logged"
 """Set when everything of a run is there: a run without it was cut off on the way."""
@@ -129,9 +149,8 @@ class MlflowStore:
         for file, columns in log.tables.items():
             self._client.log_table(run_id, data=columns, artifact_file=file)
 
-    def _search(self, tag: str, value: str) -> Sequence[object]:
-        found: Sequence[object] = self._client.search_runs([self.experiment_id], f"tags.`{tag}` = '{value}'")
-        return found
+    def _search(self, tag: str, value: str) -> Sequence[Run]:
+        return list(self._client.search_runs([self.experiment_id], f"tags.`{tag}` = '{value}'"))
 
     @contextlib.contextmanager
     def _creation_lock(self) -> Iterator[None]:

@@ -13,9 +13,12 @@ from mlflow.pyfunc import PythonModel
 
 
 class CompiledNetwork(PythonModel):
-    """The folder that `bcd-registry compile` wrote, as an MLflow model."""
+    """The folder that `bcd-registry compile` wrote, as an MLflow model.
 
-    def load_context(self, context):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - MLflow reads type hints as a schema
+    Its methods have no type hints: MLflow would read them as a schema.
+    """
+
+    def load_context(self, context):  # type: ignore[no-untyped-def]
         """Verify the folder and this CPU, and load the library."""
         folder = Path(context.artifacts["compiled"])
         spec = importlib.util.spec_from_file_location("bcd_compiled_network", folder / "load.py")
@@ -26,7 +29,7 @@ class CompiledNetwork(PythonModel):
         self._network = loader.load(folder)
         self._alone = threading.Lock()  # a server has many threads, the network takes one
 
-    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
         """Outputs of one call: an array, or arrays by name when there are several.
 
         Args:

@@ -1,7 +1,7 @@
 """One MLflow run for each tune, without the tune waiting for MLflow: it waits two seconds at most, and loses nothing.
 
 A run is put on disk first, whole (`mlflow_spool.py`). A process of its own, started when the tune begins, logs it and is ended
-when it takes longer; what it did not log stays on disk for `sync`. MLflow itself is imported in `mlflow_*.py` only.
+when it takes longer; what it did not log stays on disk for `sync`. MLflow itself is imported in `mlflow_store.py` only.
 """
 
 from __future__ import annotations

@@ -103,13 +103,13 @@ def _grades(version: Version) -> str:
 
 def _tasks(found: Comparison) -> Iterator[Text]:
     tasks, shares = found.tasks, found.tasks.shares
-    yield Text(f"of the {count(found.second.n_tasks, 'task')} of {found.second.label}")
+    yield Text(f"the {count(found.second.n_tasks, 'task')} of {found.second.label}, with their share of its time (estimated)")
     for name, number, meaning in (
         ("shared", tasks.shared, f"{found.first.label} has them too"),
         ("sibling", tasks.sibling, f"in a cluster of {found.first.label}, with other extents"),
         ("new", tasks.new, "in no such cluster"),
     ):
-        yield Text(f"{number:5} {name:8} {100 * shares[name]:3.0f}% of its time (estimated); {meaning}")
+        yield Text(f"{number:5} {name:8} {100 * shares[name]:3.0f}%  {meaning}")
     if tasks.gone:
         yield Text(f"  and {count(tasks.gone, 'task')} of {found.first.label} are gone")
 
