@@ -80,6 +80,7 @@ def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Python code in the folder, where our packages cannot be imported."""
     blocked = f"import sys; sys.modules.update(dict.fromkeys({OURS!r})); sys.path.insert(0, {str(folder)!r})\n"
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TVM_NUM_THREADS")}
+    clean["PYTHONDONTWRITEBYTECODE"] = "1"
     command = [sys.executable, "-c", blocked + code]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=clean, timeout=120)
 

@@ -28,6 +28,7 @@ def check_free(folder: Path) -> Path:
         real = folder.expanduser().resolve()
         if real.exists():
             _require_own(folder, {path.name for path in real.iterdir()})
+        _require_writable(folder, next(path for path in real.parents if path.exists()))
     except NotADirectoryError as error:
         raise ConfigError(f"{folder} is not a folder", hint=_ELSEWHERE) from error
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, or no home
@@ -67,6 +68,12 @@ def write_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror or error}", hint=_ELSEWHERE) from error
+
+
+def _require_writable(folder: Path, above: Path) -> None:
+    """Refuse early: a draft is written beside the folder."""
+    if not (above.is_dir() and os.access(above, os.W_OK)):
+        raise ConfigError(f"cannot write {folder}: {above} is not a folder that this user may write", hint=_ELSEWHERE)
 
 
 def _require_own(folder: Path, names: set[str]) -> None:
