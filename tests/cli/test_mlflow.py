@@ -81,9 +81,9 @@ def model(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     name = f"tiny-{uuid.uuid4().hex[:8]}"
     path = onnx_model(tmp_path_factory.mktemp("model") / "conv.onnx")
     with quiet(), using(mlflow_url):
-        mlflow.set_experiment("models")
         for _ in range(2):
-            mlflow.onnx.log_model(onnx.load(path), name=name, registered_model_name=name, pip_requirements=["onnx"])
+            with mlflow.start_run():
+                mlflow.onnx.log_model(onnx.load(path), name=name, registered_model_name=name, pip_requirements=["onnx"])
         MlflowClient().set_registered_model_alias(name, "champion", "1")
     return name
 
@@ -107,10 +107,8 @@ def test_a_registered_model_is_a_network(invoke: Invoke, served: str, model: str
 def test_a_model_of_a_run_is_a_network_and_may_have_a_name_in_the_file(
     invoke: Invoke, served: str, tmp_path: Path
 ) -> None:
-    with quiet(), using(served):
-        mlflow.set_experiment("models")
-        with mlflow.start_run() as run:
-            mlflow.log_artifact(str(onnx_model(tmp_path / "conv.onnx")), artifact_path="exported")
+    with quiet(), using(served), mlflow.start_run() as run:
+        mlflow.log_artifact(str(onnx_model(tmp_path / "conv.onnx")), artifact_path="exported")
     uri = f"runs:/{run.info.run_id}/exported/conv.onnx"
     (tmp_path / "bcd-registry.toml").write_text(f'[networks.v3]\nsource = "{uri}"\nname = "tiny"\n')
     found = json.loads(invoke("plan", "--model", "v3", "--json").stdout)
@@ -120,8 +118,7 @@ def test_a_model_of_a_run_is_a_network_and_may_have_a_name_in_the_file(
 
 def test_a_pickled_model_is_refused_with_a_reason(invoke: Invoke, served: str) -> None:
     name = f"pickled-{uuid.uuid4().hex[:8]}"
-    with quiet(), using(served):
-        mlflow.set_experiment("models")
+    with quiet(), using(served), mlflow.start_run():
 
         class Pickled(mlflow.pyfunc.PythonModel):
             def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
