@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import http.client
 import itertools
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-import urllib.request
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,9 @@ class Page:
 
     async def until(self, condition: str) -> None:
         """Wait until a JavaScript expression is true in the page."""
-        await self.evaluate(f"new Promise(done => {{ const look = () => ({condition}) ? done(true) : setTimeout(look, 100); look(); }})")
+        await self.evaluate(
+            f"new Promise(done => {{ const look = () => ({condition}) ? done(true) : setTimeout(look, 100); look(); }})"
+        )
 
     async def screenshot(self, *, width: int, height: int, dark: bool = False) -> bytes:
         """A PNG of the page."""
@@ -88,15 +91,9 @@ class Page:
 async def open_page(url: str, *, offline: bool = False) -> AsyncIterator[Page]:
     """A new browser at an URL; it ends with the block."""
     with tempfile.TemporaryDirectory(prefix="bcd-browser-", ignore_cleanup_errors=True) as folder:
-        process = subprocess.Popen(
-            [browser_path(), *_OPTIONS, f"--user-data-dir={folder}", "about:blank"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        process = _start(folder)
         try:
-            socket = await websocket_connect(await asyncio.wait_for(_page_url(Path(folder)), _START_S), max_message_size=2**28)
+            socket = await websocket_connect(await asyncio.to_thread(_page_url, Path(folder)), max_message_size=2**28)
             page = Page(socket)
             for domain in ("Page", "Network"):
                 await page.call(f"{domain}.enable")
@@ -112,18 +109,28 @@ async def open_page(url: str, *, offline: bool = False) -> AsyncIterator[Page]:
             process.wait()
 
 
-async def _page_url(folder: Path) -> str:
+def _start(folder: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [browser_path(), *_OPTIONS, f"--user-data-dir={folder}", "about:blank"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _page_url(folder: Path) -> str:
     """Where the browser's first page listens, once it says so."""
-    port_file = folder / "DevToolsActivePort"
-    while not (port_file.is_file() and port_file.read_text().count("\n")):
-        await asyncio.sleep(0.05)
-    address = f"http://127.0.0.1:{port_file.read_text().splitlines()[0]}/json/list"
-    while True:
-        with urllib.request.urlopen(address, timeout=10) as answer:
-            pages = [target for target in json.load(answer) if target["type"] == "page"]
-        if pages:
-            return str(pages[0]["webSocketDebuggerUrl"])
-        await asyncio.sleep(0.05)
+    port_file, ends_at = folder / "DevToolsActivePort", time.monotonic() + _START_S
+    while time.monotonic() < ends_at:
+        with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
+            connection = http.client.HTTPConnection("127.0.0.1", int(port_file.read_text().splitlines()[0]), timeout=10)
+            with contextlib.closing(connection):
+                connection.request("GET", "/json/list")
+                targets = json.load(connection.getresponse())
+            return str(next(target for target in targets if target["type"] == "page")["webSocketDebuggerUrl"])
+        time.sleep(0.05)
+    raise AssertionError(f"the browser does not answer after {_START_S:.0f} s")
 
 
 def keep_picture(name: str, data: bytes) -> None:

@@ -23,7 +23,8 @@ def compile_network(
     ctx: typer.Context,
     model: options.Model,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="A new folder, or one of an earlier compile.", metavar="DIR", show_default=False)
+        Path,
+        typer.Option("--output", "-o", help="A new folder, or one of an earlier compile.", metavar="DIR", show_default=False),
     ],
     shape: options.Shape = None,
     target: options.Target = None,

@@ -10,7 +10,24 @@ from typing import Annotated
 
 import typer
 
-from bcd_cli import bench, compare, db, diff, doctor, gate, gc, lock, mlflow, networks, pins, plan, publish, records, stats, tune
+from bcd_cli import (
+    bench,
+    compare,
+    db,
+    diff,
+    doctor,
+    gate,
+    gc,
+    lock,
+    mlflow,
+    networks,
+    pins,
+    plan,
+    publish,
+    records,
+    stats,
+    tune,
+)
 from bcd_cli import compile as compile_
 from bcd_cli.command import Command, example
 from bcd_cli.state import State

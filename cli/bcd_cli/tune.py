@@ -59,9 +59,7 @@ def tune(
 
         settings = state.settings
         registry = f"{settings.catalog_name}, blobs in {settings.blobs_name}" if settings.registry_enabled else "off"
-        tracker = Tracker(
-            settings.mlflow_tracking_uri, spool=settings.home / SPOOL_FOLDER, params={"registry": registry}
-        )
+        tracker = Tracker(settings.mlflow_tracking_uri, spool=settings.home / SPOOL_FOLDER, params={"registry": registry})
         with (
             open_stores(settings, required=lock is not None) as stores,
             tracker,

@@ -170,7 +170,7 @@ def resolve_network(
     trials: int | None = None,
     time_budget_s: float | None = None,
 ) -> NetworkSpec:
-    """The network that `--model` means: a label of the file, a path to an .onnx or .pt2 file, `package:...` or a model of MLflow.
+    """The network that `--model` means: a label of the file, an .onnx or .pt2 file, `package:...` or a model of MLflow.
 
     The other arguments are what flags say; shapes and dtypes replace those of the same input only.
 

@@ -45,7 +45,9 @@ def reports() -> tuple[TuneReport, TuneReport]:
     """A first version, and a second that shares some of its tasks."""
     before = tuned_report(run_id="a1" * 16, version="v4", latency_ms=latency(5.2, untuned=20.0), mlflow_run_id=None)
     now = tuned_report(run_id="b2" * 16, latency_ms=latency(4.1, untuned=16.75), mlflow_run_id=None)
-    curve = tuple(replace(p, trials=p.trials * 3, seconds=p.seconds * 3, estimated_ms=p.estimated_ms * 1.2) for p in before.curve)
+    curve = tuple(
+        replace(p, trials=p.trials * 3, seconds=p.seconds * 3, estimated_ms=p.estimated_ms * 1.2) for p in before.curve
+    )
     return replace(before, curve=curve, trials=288), replace(now, tasks=other_tasks(now.tasks, keep=6))
 
 
@@ -58,7 +60,15 @@ def test_it_prints_what_differs(invoke: Invoke, fill: Fill) -> None:
     fill(*runs())
     result = invoke("compare", "v1", "v2")
     assert result.exit_code == 0, result.stderr
-    for text in ("v1: ppocr-det v4", "v2: ppocr-det v6", "21.2% lower", "6 shared", "2 sibling", "1 new", "what costs most in v2"):
+    for text in (
+        "v1: ppocr-det v4",
+        "v2: ppocr-det v6",
+        "21.2% lower",
+        "6 shared",
+        "2 sibling",
+        "1 new",
+        "what costs most in v2",
+    ):
         assert text in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 
@@ -79,7 +89,7 @@ def test_json(invoke: Invoke, fill: Fill) -> None:
 
 
 def test_runs_by_their_id_and_several_seeds(invoke: Invoke, fill: Fill) -> None:
-    before, now = reports()
+    _, now = reports()
     more = [run_of(replace(now, run_id=f"{n:032x}", seed=n), created_at=BEGAN + 700 + n) for n in (1, 2)]
     fill(*runs(), *more)
     found = json.loads(invoke("compare", "v1", "v2", "--seed-runs", "3", "--json").stdout)
@@ -135,7 +145,7 @@ class _Outline(html.parser.HTMLParser):
 
 
 def page_of(invoke: Invoke, fill: Fill, path: Path) -> str:
-    before, now = reports()
+    _, now = reports()
     name = 'conv2d<script>alert("x")</script>'
     hostile = replace(now, tasks=(replace(now.tasks[0], op=name), *now.tasks[1:]))
     fill(runs()[0], run_of(hostile, created_at=BEGAN + 600))
@@ -168,7 +178,9 @@ def test_the_page_works_in_a_browser_without_a_network(invoke: Invoke, fill: Fil
         async with open_page(path.as_uri(), offline=True) as page:
             assert await page.evaluate("document.title") == "ppocr-det v4 and ppocr-det v6: comparison"
             assert await page.evaluate("document.querySelectorAll('svg rect').length") > 10
-            assert await page.evaluate("[...document.querySelectorAll('svg')].every(s => s.getBoundingClientRect().height > 50)")
+            assert await page.evaluate(
+                "[...document.querySelectorAll('svg')].every(s => s.getBoundingClientRect().height > 50)"
+            )
             assert await page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
             assert page.requested in ([], [path.as_uri()])
             light = await page.screenshot(width=1000, height=1500)
@@ -205,7 +217,9 @@ def test_mlflow_shows_both_runs_beside_each_other(
             await page.until(f"{names}.every(name => document.body.innerText.includes(name))")
             await page.until("document.querySelector('.main-svg') !== null")
             keep_picture("mlflow-compare.png", await page.screenshot(width=1400, height=1000))
-        charts = f"{mlflow_url}/#/experiments/{logged[0].mlflow_experiment_id}?compareRunsMode=CHART&workflowType=machine_learning"
+        charts = (
+            f"{mlflow_url}/#/experiments/{logged[0].mlflow_experiment_id}?compareRunsMode=CHART&workflowType=machine_learning"
+        )
         async with open_page(charts) as page:
             await page.until("document.querySelectorAll('.main-svg').length > 2")
             keep_picture("mlflow-charts.png", await page.screenshot(width=1400, height=1000))

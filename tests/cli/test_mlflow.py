@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import subprocess
 import sys
-import urllib.error
-import urllib.request
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,7 @@ def test_a_registered_model_is_a_network(invoke: Invoke, served: str, model: str
     assert len(found["tasks"]) >= 1
 
 
-def test_a_model_of_a_run_is_a_network_and_may_have_a_name_in_the_file(
-    invoke: Invoke, served: str, tmp_path: Path
-) -> None:
+def test_a_model_of_a_run_is_a_network_and_may_have_a_name_in_the_file(invoke: Invoke, served: str, tmp_path: Path) -> None:
     with quiet(), using(served), mlflow.start_run() as run:
         mlflow.log_artifact(str(onnx_model(tmp_path / "conv.onnx")), artifact_path="exported")
     uri = f"runs:/{run.info.run_id}/exported/conv.onnx"
@@ -131,7 +129,9 @@ def test_a_pickled_model_is_refused_with_a_reason(invoke: Invoke, served: str) -
     assert "mlflow.onnx.log_model" in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("uri", ["models:/{model}/99", "models:/{model}@nobody", "models:/no-such-model/1", "runs:/" + "0" * 32 + "/x"])
+@pytest.mark.parametrize(
+    "uri", ["models:/{model}/99", "models:/{model}@nobody", "models:/no-such-model/1", "runs:/" + "0" * 32 + "/x"]
+)
 def test_a_model_that_is_not_there(invoke: Invoke, served: str, model: str, uri: str, home: Path) -> None:
     result = invoke("tune", "--model", uri.format(model=model))
     assert (result.exit_code, result.stdout) == (3, "")
@@ -150,7 +150,8 @@ def test_a_server_that_is_not_there(invoke: Invoke, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "uri", ["models:/net", "models://host/net/1", "models:/net/one", "models:/net@", "models:/a/../b", "runs:/short/model", "runs:/"]
+    "uri",
+    ["models:/net", "models://host/net/1", "models:/net/one", "models:/net@", "models:/a/../b", "runs:/short/model", "runs:/"],
 )
 def test_a_malformed_model_uri(invoke: Invoke, uri: str) -> None:
     result = invoke("plan", "--model", uri)
@@ -169,9 +170,7 @@ def test_names_and_versions_by_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_network_is_a_model_that_mlflow_serves(
-    invoke: Invoke, served: str, tmp_path: Path, model: str
-) -> None:
+def test_a_compiled_network_is_a_model_that_mlflow_serves(invoke: Invoke, served: str, tmp_path: Path, model: str) -> None:
     from bcd_tuner.shipping import load_compiled
 
     name, folder = f"compiled-{uuid.uuid4().hex[:8]}", tmp_path / "v2"
@@ -192,16 +191,28 @@ def test_a_compiled_network_is_a_model_that_mlflow_serves(
         details = MlflowClient().get_model_version(name, "1")
         assert details.tags["bcd.network"] == model
 
-    with _serving(registered["uri"], served, tmp_path / "serve.log") as url:
-        answer = _post(f"{url}/invocations", {"inputs": {"x": x.tolist()}})
-    np.testing.assert_allclose(np.asarray(answer["predictions"], dtype="float32"), expected, rtol=1e-6)
+    with _serving(registered["uri"], served, tmp_path / "serve.log") as port:
+        status, answer = _request(port, "POST", "/invocations", {"inputs": {"x": x.tolist()}})
+    assert status == http.HTTPStatus.OK, answer
+    np.testing.assert_allclose(np.asarray(json.loads(answer)["predictions"], dtype="float32"), expected, rtol=1e-6)
 
 
 @contextmanager
-def _serving(model_uri: str, tracking_uri: str, log: Path) -> Iterator[str]:
+def _serving(model_uri: str, tracking_uri: str, log: Path) -> Iterator[int]:
     """`mlflow models serve` on a free loopback port, ended by its process id."""
     port = unused_port()
-    command = ["models", "serve", "--model-uri", model_uri, "--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        "models",
+        "serve",
+        "--model-uri",
+        model_uri,
+        "--env-manager",
+        "local",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "mlflow", *command],
@@ -212,37 +223,33 @@ def _serving(model_uri: str, tracking_uri: str, log: Path) -> Iterator[str]:
             start_new_session=True,
         )
         try:
-            _wait_for(lambda: _answers(f"http://127.0.0.1:{port}/ping"), process, log)
-            yield f"http://127.0.0.1:{port}"
+            _wait_for(lambda: _answers(port), process, log)
+            yield port
         finally:
             _end(process)
 
 
 def _wait_for(answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    import time
-
     ends_at = time.monotonic() + SERVE_S
     while not answers():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < ends_at, log.read_text()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
-        except subprocess.TimeoutExpired:
-            continue
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+def _request(port: int, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with closing(connection):
+        connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
-def _post(url: str, body: Any) -> dict[str, Any]:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return dict(json.load(answer))
+def _answers(port: int) -> bool:
+    with suppress(OSError, http.client.HTTPException):
+        return _request(port, "GET", "/ping")[0] == http.HTTPStatus.OK
+    return False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -32,7 +32,7 @@ def failing_server(status: int, error_code: str = "INTERNAL_ERROR") -> Iterator[
 
         do_POST = do_GET  # noqa: N815 - the standard library's name
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Say nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -18,7 +18,9 @@ ENDED_S = 1_700_000_061.5
 
 @pytest.fixture(scope="module")
 def log() -> RunLog:
-    return make_run_log(tuned_report(), params={"git_commit": "c0ffee", "time_budget_s": None, "long": "x" * 999}, ended_s=ENDED_S)
+    return make_run_log(
+        tuned_report(), params={"git_commit": "c0ffee", "time_budget_s": None, "long": "x" * 999}, ended_s=ENDED_S
+    )
 
 
 def _series(log: RunLog, name: str) -> list[tuple[int, float]]:
@@ -28,7 +30,9 @@ def _series(log: RunLog, name: str) -> list[tuple[int, float]]:
 def test_the_run_says_what_it_is_of(log: RunLog) -> None:
     assert (log.name, log.status, log.run_id) == ("ppocr-det v6 seed 0", "FINISHED", "0123456789abcdef")
     assert (log.started_s, log.ended_s) == (1_700_000_000.0, ENDED_S)
-    assert log.tags.items() >= {RUN_TAG: log.run_id, "bcd.network": "ppocr-det", "bcd.version": "v6", "bcd.kind": "tune"}.items()
+    assert (
+        log.tags.items() >= {RUN_TAG: log.run_id, "bcd.network": "ppocr-det", "bcd.version": "v6", "bcd.kind": "tune"}.items()
+    )
     assert log.tags["mlflow.source.git.commit"] == "c0ffee"
     assert log.params.items() >= {"network": "ppocr-det", "environment": "e" * 64, "seed": "0", "git_commit": "c0ffee"}.items()
     assert log.params["saved_basis"].startswith("0.47 s a trial")

@@ -172,7 +172,13 @@ def _wait_until_ready(tracker: Tracker) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["sqlite:////proc/nowhere/mlflow.db", "nonsense://user:nobodyssecret@x", "sqlite:///{folder}/text.db", "sqlite:///{folder}"]
+    "uri",
+    [
+        "sqlite:////proc/nowhere/mlflow.db",
+        "nonsense://user:nobodyssecret@x",
+        "sqlite:///{folder}/text.db",
+        "sqlite:///{folder}",
+    ],
 )
 def test_a_store_that_cannot_be_opened_is_a_note(uri: str, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("not a database, not a database, not a database")
@@ -197,14 +203,18 @@ print(tracked.run_id, tracked.note)
 
 @pytest.mark.parametrize(("limit", "kept"), [(200_000, 1), (1_000, 0)], ids=["for the database", "for the spool too"])
 def test_a_full_disk_is_a_note(tmp_path: Path, limit: int, kept: int) -> None:
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path), str(limit)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path), str(limit)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("None MLflow: nothing logged to ")
     assert ("`bcd-registry mlflow sync` logs it" in done.stdout) == bool(kept)
     assert done.stderr == ""
     assert len(list_entries(tmp_path / "spool")) == kept
 
 
-def test_a_run_that_was_cut_off_is_logged_anew_and_one_that_is_there_is_not(uri: str, client: MlflowClient, tmp_path: Path) -> None:
+def test_a_run_that_was_cut_off_is_logged_anew_and_one_that_is_there_is_not(
+    uri: str, client: MlflowClient, tmp_path: Path
+) -> None:
     experiment = client.get_experiment_by_name(EXPERIMENT)
     assert experiment is not None
     cut_off = client.create_run(experiment.experiment_id, tags={RUN_TAG: "half"})
@@ -230,7 +240,9 @@ def test_a_damaged_entry_is_set_aside_and_the_others_go_on(uri: str, tmp_path: P
     assert sync(uri, tmp_path) == Synced()
 
 
-@pytest.mark.parametrize(("status", "code", "error"), [(500, "INTERNAL_ERROR", StoreUnavailable), (403, "PERMISSION_DENIED", StoreDenied)])
+@pytest.mark.parametrize(
+    ("status", "code", "error"), [(500, "INTERNAL_ERROR", StoreUnavailable), (403, "PERMISSION_DENIED", StoreDenied)]
+)
 def test_sync_says_what_is_wrong_and_keeps_what_waits(status: int, code: str, error: type[Exception], tmp_path: Path) -> None:
     write_entry(tmp_path, make_run_log(tuned_report(), params={}, ended_s=1.0), {})
     with failing_server(status, code) as url, pytest.raises(error) as caught:
@@ -286,7 +298,12 @@ def test_pictures_are_pngs_of_any_report(tmp_path: Path) -> None:
     for name, curve in (("none", ()), ("one", report.curve[:1]), ("all", report.curve)):
         path = save_tuning_curves(tuned_report(curve=curve), tmp_path / "new" / f"{name}.png", others={"v4": report.curve})
         assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert save_pictures(tuned_report(curve=(), tasks=(), time_s=replace(report.time_s, search=0, build=0, run=0, other=0)), tmp_path, "x") == {}
+    assert (
+        save_pictures(
+            tuned_report(curve=(), tasks=(), time_s=replace(report.time_s, search=0, build=0, run=0, other=0)), tmp_path, "x"
+        )
+        == {}
+    )
     slower = [replace(task, after_ms=(task.before_ms or 0.0) * 2) for task in report.tasks] * 2
     pictures = save_pictures(tuned_report(tasks=tuple(slower)), tmp_path, "slower")
     assert [path.name for path in pictures.values()] == ["slower.png", "slower-tasks.png", "slower-time.png"]

@@ -1,4 +1,4 @@
-"""Networks out of MLflow's model registry. Nothing of a model is run or unpickled: its file is downloaded, and imported as any."""
+"""Networks out of MLflow's model registry. Nothing of a model is run or unpickled: only its file is taken."""
 
 from __future__ import annotations
 

@@ -19,16 +19,16 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 # MLflow reads the two when it is imported
-import mlflow  # noqa: E402
-from mlflow import MlflowClient  # noqa: E402
-from mlflow.entities import Metric, Param, Run, RunTag  # noqa: E402
-from mlflow.exceptions import MlflowException  # noqa: E402
-from mlflow.models import Model, ModelSignature  # noqa: E402
-from mlflow.types import Schema, TensorSpec  # noqa: E402
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, ModelSignature
+from mlflow.types import Schema, TensorSpec
 
-from bcd_registry.errors import BcdError, StoreDenied, StoreUnavailable  # noqa: E402
+from bcd_registry.errors import BcdError, StoreDenied, StoreUnavailable
 
-from .run_log import PARENT_TAG, RUN_TAG, Point, RunLog, without_secrets  # noqa: E402
+from .run_log import PARENT_TAG, RUN_TAG, Point, RunLog, without_secrets
 
 __all__ = [
     "Logged",

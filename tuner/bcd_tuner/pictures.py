@@ -88,10 +88,12 @@ def save_waterfall(report: TuneReport, path: Path) -> Path:
     axes = figure.subplots()
     axes.barh(0, total, color=_GREY)
     left = total
-    for row, (label, saved) in enumerate(steps, start=1):
+    for row, (_, saved) in enumerate(steps, start=1):
         left -= saved
         axes.barh(row, abs(saved), left=min(left, left + saved), color=_COLORS[2] if saved >= 0 else _COLORS[1])
-        axes.annotate(f" -{saved:.3g}" if saved >= 0 else f" +{-saved:.3g}", (max(left, left + saved), row), va="center", size=8)
+        axes.annotate(
+            f" -{saved:.3g}" if saved >= 0 else f" +{-saved:.3g}", (max(left, left + saved), row), va="center", size=8
+        )
     axes.barh(len(steps) + 1, left, color=_COLORS[0])
     axes.set_yticks(range(len(steps) + 2), ["untuned", *(label for label, _ in steps), "now"], fontsize="small")
     axes.invert_yaxis()

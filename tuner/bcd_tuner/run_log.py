@@ -233,7 +233,13 @@ def _child(report: TuneReport, own: Mapping[str, str], tasks: Sequence[TaskRepor
         status="KILLED" if report.interrupted else "FINISHED",
         started_s=began_s,
         ended_s=ended_s,
-        tags={PARENT_TAG: report.run_id, "bcd.kind": "cluster", "bcd.cluster": tasks[0].cluster, **own, _DESCRIPTION: decisions},
+        tags={
+            PARENT_TAG: report.run_id,
+            "bcd.kind": "cluster",
+            "bcd.cluster": tasks[0].cluster,
+            **own,
+            _DESCRIPTION: decisions,
+        },
         params={"op": tasks[0].op, "cluster": tasks[0].cluster, "n_tasks": str(len(tasks))},
         points=tuple(_finite([*_curve(_cluster_curve(tasks), began_s), *points])),
     )
@@ -273,7 +279,8 @@ def _decisions(tasks: Sequence[TaskReport]) -> str:
 
 def _heading(task: TaskReport) -> str:
     before, after = ("-" if value is None else f"{value:.4g} ms" for value in (task.before_ms, task.after_ms))
-    return f"{task.name} ({task.op}, {task.weight}x, {task.grade}): {before} untuned, {after} now; workload {task.workload_key[:12]}"
+    what = f"{task.name} ({task.op}, {task.weight}x, {task.grade}), workload {task.workload_key[:12]}"
+    return f"{what}: {before} untuned, {after} now"
 
 
 def _lines(decisions: Sequence[Decision]) -> str:

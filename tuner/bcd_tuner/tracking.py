@@ -111,7 +111,9 @@ class Tracker:
             self._child.close()
             self._child = None
 
-    def log(self, report: TuneReport, *, params: Mapping[str, object] | None = None, pictures: Mapping[str, Path] | None = None) -> Tracked:
+    def log(
+        self, report: TuneReport, *, params: Mapping[str, object] | None = None, pictures: Mapping[str, Path] | None = None
+    ) -> Tracked:
         """Log one run: parameters, curves, latencies, tables, pictures, and a child run for each cluster.
 
         Never raises: a tune does not fail because its diary does.
@@ -236,7 +238,7 @@ def git_commit(folder: Path) -> str | None:
     """The commit that the folder is at; None where there is none, or no git."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         found = subprocess.run(
-            ["git", "rev-parse", "HEAD"],  # noqa: S607 - whichever git the user has
+            ["git", "rev-parse", "HEAD"],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

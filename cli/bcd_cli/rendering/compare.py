@@ -23,7 +23,16 @@ def render_comparison(found: Comparison, page: Path | None) -> RenderableType:
     Args:
         page: Where its page was written, if it was.
     """
-    parts: list[RenderableType] = [*_headings(found), "", _figures(found), "", *_tasks(found), "", _costly(found), *_notes(found)]
+    parts: list[RenderableType] = [
+        *_headings(found),
+        "",
+        _figures(found),
+        "",
+        *_tasks(found),
+        "",
+        _costly(found),
+        *_notes(found),
+    ]
     for name, where in (("page:   ", page), ("MLflow: ", found.mlflow_url)):
         if where:
             parts.append(Text(f"{name} {where}", no_wrap=True, overflow="ignore"))
@@ -51,7 +60,9 @@ def between(spread: Spread | None, unit: str = "") -> str:
 
 def whole(spread: Spread) -> str:
     """A count, or the range of it."""
-    return f"{spread.median:.0f}" if spread.low == spread.high else f"{spread.median:.0f} ({spread.low:.0f} - {spread.high:.0f})"
+    return (
+        f"{spread.median:.0f}" if spread.low == spread.high else f"{spread.median:.0f} ({spread.low:.0f} - {spread.high:.0f})"
+    )
 
 
 def period(spread: Spread) -> str:

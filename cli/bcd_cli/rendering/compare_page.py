@@ -20,7 +20,8 @@ body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; background: var(--grou
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p { margin: .25rem 0; } .soft { color: var(--soft); } a { color: var(--s0); }
-.verdict { background: var(--panel); border-left: 4px solid var(--s0); padding: .75rem 1rem; margin: 1rem 0; font-size: 1.1rem; }
+.verdict { background: var(--panel); border-left: 4px solid var(--s0); padding: .75rem 1rem; margin: 1rem 0;
+  font-size: 1.1rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -43,7 +44,9 @@ def comparison_page(found: Comparison) -> str:
         f"<header><h1>{escape(title)}</h1>{''.join(map(_origin, (first, second)))}</header>",
         f'<p class="verdict">{escape(_summary(found))}</p>',
         _section("Latency, end to end", [_latency_chart(found), _figures(found)]),
-        _section("Tuning", [_key(first, second), _curve_chart(found, 0, "seconds of tuning"), _curve_chart(found, 1, "trials")]),
+        _section(
+            "Tuning", [_key(first, second), _curve_chart(found, 0, "seconds of tuning"), _curve_chart(found, 1, "trials")]
+        ),
         _section("Tasks", [_task_text(found), _costly_chart(found), _costly_table(found)]),
         _section("To know", [f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in found.notes)}</ul>"]) if found.notes else "",
         _links(found),
@@ -67,7 +70,9 @@ def _summary(found: Comparison) -> str:
 def _origin(version: Version) -> str:
     runs = f"{count(len(version.run_ids), 'run')}, the newest {version.run_ids[0][:8]} of {moment(version.created_at)}"
     where = f", on {version.machine}" if version.machine else ""
-    text = f"{version.label}: {version.title}, {count(version.n_tasks, 'task')}; {runs}{where}, {count(version.threads, 'thread')}"
+    text = (
+        f"{version.label}: {version.title}, {count(version.n_tasks, 'task')}; {runs}{where}, {count(version.threads, 'thread')}"
+    )
     return f'<p class="soft">{escape(text)}</p>'
 
 
@@ -126,8 +131,9 @@ def _curve_chart(found: Comparison, axis: int, unit: str) -> str:
 def _task_text(found: Comparison) -> str:
     tasks, shares = found.tasks, found.tasks.shares
     text = (
-        f"Of the {count(found.second.n_tasks, 'task')} of {found.second.label}, {tasks.shared} are shared with {found.first.label} "
-        f"({shares['shared']:.0%} of the time), {tasks.sibling} are siblings of its tasks ({shares['sibling']:.0%}) and "
+        f"Of the {count(found.second.n_tasks, 'task')} of {found.second.label}, {tasks.shared} are shared with "
+        f"{found.first.label} ({shares['shared']:.0%} of the time), "
+        f"{tasks.sibling} are siblings of its tasks ({shares['sibling']:.0%}) and "
         f"{tasks.new} are new ({shares['new']:.0%}). {count(tasks.gone, 'task')} of {found.first.label} are gone."
     )
     return f"<p>{escape(text)}</p>"
@@ -140,7 +146,9 @@ def _costly_chart(found: Comparison) -> str:
             bars.append(Bar(f"{task.op[:24]}", task.before_ms, 0, f"{milliseconds(task.before_ms)} ms"))
         bars.append(Bar(f"{task.op[:24]}", task.now_ms, 1, f"{milliseconds(task.now_ms)} ms, {task.share:.0%}"))
     title = f"What costs most in {found.second.label}"
-    return _key(found.first, found.second) + bar_chart(title, bars, "milliseconds: latency of a task times its calls (estimated)")
+    return _key(found.first, found.second) + bar_chart(
+        title, bars, "milliseconds: latency of a task times its calls (estimated)"
+    )
 
 
 def _costly_table(found: Comparison) -> str:
