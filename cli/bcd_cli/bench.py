@@ -40,7 +40,7 @@ def bench(
 ) -> None:
     """Time a network end to end: tuned, untuned and in onnxruntime, in turns.
 
-    With --compiled alone only the folder's library is timed; with both, the network beside it is what the folder was compiled from.
+    With --compiled alone only the folder's library is timed. With both, --model is the network that it was compiled from.
     """
     state = state_of(ctx)
     if model is None and compiled is None:

@@ -39,8 +39,8 @@ def compile_network(
 ) -> None:
     """Compile a network with what is published for it; search nothing.
 
-    The folder holds the library, manifest.json, and load.py and load.cc, which run it. It is verified against the untuned network
-    on random and edge inputs first, and written whole or not at all. A task without a published schedule stays untuned.
+    The folder holds the library, manifest.json, and load.py and load.cc, which run it. It is verified against the untuned
+    network on random and edge inputs, and written whole or not at all. A task without a published schedule stays untuned.
     """
     state = state_of(ctx)
     if register is not None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from bcd_tuner.gate import Baseline, GateReport
 
 REFUSED = 6
-EPILOG = example("bcd-registry gate --model v2 --against v1 --max-regression 3%", "bcd-registry gate --model v2 --against v1.lock")
+EPILOG = example(
+    "bcd-registry gate --model v2 --against v1 --max-regression 3%", "bcd-registry gate --model v2 --against v1.lock"
+)
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _MODELS = (".onnx", ".pt2")
@@ -39,9 +41,7 @@ def gate(
     ] = None,
     repeats: release.Repeats = None,
     seed: options.Seed = 0,
-    junit: Annotated[
-        Path | None, typer.Option(help="Write a JUnit report.", metavar="FILE", show_default=False)
-    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write a JUnit report.", metavar="FILE", show_default=False)] = None,
     summary: Annotated[
         Path | None,
         typer.Option(help="Append Markdown [default: $GITHUB_STEP_SUMMARY].", metavar="FILE", show_default=False),
@@ -50,8 +50,8 @@ def gate(
 ) -> None:
     """Say whether a version may go out: exit code 0, or 6 and why not.
 
-    Both are compiled and timed in turns on this machine, since milliseconds of another one don't compare. It is slower only when a
-    95% interval says so three times in a row.
+    Both are compiled and timed in turns on this machine, since milliseconds of another one don't compare. It is slower only
+    when a 95% interval says so three times in a row.
     """
     state = state_of(ctx)
     spec = options.resolve(state, model, shape=None, target=None, trials=None, time_budget=None)

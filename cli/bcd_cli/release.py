@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 Frozen = Annotated[
     Path | None,
-    typer.Option(
-        "--frozen", help="Use exactly the records that this lock names, or fail.", metavar="LOCK", show_default=False
-    ),
+    typer.Option("--frozen", help="Use exactly the records that this lock names, or fail.", metavar="LOCK", show_default=False),
 ]
 Depth = Annotated[
     int,
@@ -31,7 +29,8 @@ Depth = Annotated[
     ),
 ]
 Repeats = Annotated[
-    int | None, typer.Option("--repeats", min=3, help="Runs of each; by default as many as the time allows.", show_default=False)
+    int | None,
+    typer.Option("--repeats", min=3, help="Runs of each; by default as many as the time allows.", show_default=False),
 ]
 
 

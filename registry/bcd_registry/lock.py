@@ -214,7 +214,7 @@ def compare_locks(old: Lock, new: Lock) -> LockDifference:
 def other_fields(one: LockedNetwork, other: LockedNetwork) -> tuple[str, ...]:
     """Names of the fields in which two networks differ."""
     first, second = (json.loads(canonical_json(dataclasses.asdict(network))) for network in (one, other))
-    return tuple(name for name in first if first[name] != second[name])
+    return tuple(field.name for field in dataclasses.fields(one) if first[field.name] != second[field.name])
 
 
 def _locked(op: str, weight: int, match: Match) -> LockedTask:

@@ -280,7 +280,7 @@ def test_a_gate_that_says_no(run: Run, place: Path) -> None:
     assert "ok     coverage: 100.0% of the estimated untuned time" in " ".join(result.stdout.split("\n"))
     assert "NOT PASSED" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
-    suite = ET.parse(place / "gate.xml").getroot()[0]
+    suite = ET.parse(place / "gate.xml").getroot()[0]  # noqa: S314 - written by the command
     assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
     assert {case.get("name"): case.find("failure") is not None for case in suite} == {
         "regression": True,
@@ -291,9 +291,7 @@ def test_a_gate_that_says_no(run: Run, place: Path) -> None:
     assert summary.startswith("before\n## tiny v2 against v1: not passed\n")
 
 
-def test_a_gate_that_says_yes_where_github_collects_summaries(
-    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gate_that_says_yes_where_github_collects_summaries(run: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(place / "step.md"))
     result = run("gate", "--model", "v1", "--against", "v2", "--repeats", "9", "--json")
     assert result.exit_code == 0, result.stderr
@@ -305,7 +303,9 @@ def test_a_gate_that_says_yes_where_github_collects_summaries(
 
 
 def test_a_gate_for_what_is_not_tuned(run: Run) -> None:
-    result = run("gate", "--model", "v0", "--against", "v1", "--max-regression", "100%", "--max-untuned", "0", "--repeats", "9", "--json")
+    result = run(
+        "gate", "--model", "v0", "--against", "v1", "--max-regression", "100%", "--max-untuned", "0", "--repeats", "9", "--json"
+    )
     assert result.exit_code == 6
     failed = [rule["name"] for rule in json.loads(result.stdout)["rules"] if not rule["passed"]]
     assert failed[-2:] == ["coverage", "untuned"]
@@ -320,7 +320,12 @@ def test_a_gate_against_a_lock_and_a_folder(run: Run, place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("against", "code", "words"),
-    [("v9", 2, "no network 'v9'"), ("v0", 4, "nothing to compare with"), ("home", 2, "is not a compiled network"), ("bcd-registry.toml", 2, "is not a lock")],
+    [
+        ("v9", 2, "no network 'v9'"),
+        ("v0", 4, "nothing to compare with"),
+        ("home", 2, "is not a compiled network"),
+        ("bcd-registry.toml", 2, "is not a lock"),
+    ],
 )
 def test_a_gate_with_nothing_to_compare(run: Run, place: Path, against: str, code: int, words: str) -> None:
     assert words in refused(run("gate", "--model", "v1", "--against", against, "--junit", "gate.xml"), code)

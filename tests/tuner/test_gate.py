@@ -87,7 +87,9 @@ def test_coverage_and_untuned_tasks() -> None:
 def test_a_network_without_tasks_is_covered() -> None:
     nothing = Coverage(0, 0, 1.0)
     assert nothing.of_tasks == 1.0
-    assert verdicts(Limits(max_untuned=0), Ratio(1.0, 1.0, 1.0), nothing) == dict.fromkeys(("regression", "coverage", "untuned"), True)
+    assert verdicts(Limits(max_untuned=0), Ratio(1.0, 1.0, 1.0), nothing) == dict.fromkeys(
+        ("regression", "coverage", "untuned"), True
+    )
 
 
 def test_one_disturbed_timing_is_no_regression(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +107,8 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NetworkSpec]:
     folder = tmp_path_factory.mktemp("networks")
     sizes = {"small": 12, "large": 64}
     return {
-        name: NetworkSpec(name, "tiny", name, str(write_network(folder / f"{name}.onnx", size=size))) for name, size in sizes.items()
+        name: NetworkSpec(name, "tiny", name, str(write_network(folder / f"{name}.onnx", size=size)))
+        for name, size in sizes.items()
     }
 
 

@@ -117,7 +117,9 @@ def test_the_manifest_says_what_was_done(report: CompileReport, spec: NetworkSpe
     assert str(Path(spec.source).parent) not in json.dumps(manifest)
 
 
-def test_the_loaded_network_computes_what_the_untuned_one_does(report: CompileReport, spec: NetworkSpec, tuned: Registry) -> None:
+def test_the_loaded_network_computes_what_the_untuned_one_does(
+    report: CompileReport, spec: NetworkSpec, tuned: Registry
+) -> None:
     network = load_compiled(report.folder)
     published = read_published(spec, tuned, quiet)
     inputs = make_inputs(published.network, 7)
@@ -129,7 +131,8 @@ def test_the_loaded_network_computes_what_the_untuned_one_does(report: CompileRe
 
 
 def test_load_py_needs_only_tvm_and_numpy(report: CompileReport) -> None:
-    code = "import json, load, numpy; n = load.load(); x = load.made_up_inputs(n.manifest, 7); print(json.dumps(n(*x)[0].tolist()))"
+    use = "n = load.load(); [y] = n(*load.made_up_inputs(n.manifest, 7))"
+    code = f"import json, load; {use}; print(json.dumps(y.tolist()))"
     done = run_python(code, report.folder)
     assert done.returncode == 0, done.stderr
     network = load_compiled(report.folder)
@@ -154,7 +157,18 @@ def test_load_cc_runs_the_network(report: CompileReport, tmp_path: Path) -> None
     libraries = [f"-L{tvm_root}/lib", "-ltvm_runtime", f"-L{ffi_root}/lib", "-ltvm_ffi"]
     search = f"-Wl,-rpath,{tvm_root}/lib:{ffi_root}/lib"
     source = str(report.folder / "load.cc")
-    command = [compiler, "-std=c++17", "-O0", source, "-o", str(program), f"-I{ffi_root}/include", "-Wl,--no-as-needed", *libraries, search]
+    command = [
+        compiler,
+        "-std=c++17",
+        "-O0",
+        source,
+        "-o",
+        str(program),
+        f"-I{ffi_root}/include",
+        "-Wl,--no-as-needed",
+        *libraries,
+        search,
+    ]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     done = subprocess.run([program, report.folder], capture_output=True, text=True, check=False)
@@ -221,7 +235,13 @@ def test_a_library_that_is_none(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "is not a compiled network"), ("{", "is not JSON"), ("[]", "format None"), ('{"format": 2}', "format 2"), ('{"format": 1}', "no valid")],
+    [
+        (None, "is not a compiled network"),
+        ("{", "is not JSON"),
+        ("[]", "format None"),
+        ('{"format": 2}', "format 2"),
+        ('{"format": 1}', "no valid"),
+    ],
 )
 def test_what_is_no_compiled_network(folder: Path, content: str | None, words: str) -> None:
     path = folder / "manifest.json"

@@ -130,7 +130,9 @@ def bench_compiled(
     calls: dict[str, Call] = {"tuned": loaded.bind(loaded.make_inputs(seed))}
     source = read_published(against, registry, say) if against and registry else None
     if source is not None and source.network.digest != loaded.manifest.get("digest"):
-        raise ConfigError(f"{folder} was not compiled from {against.label if against else ''}", hint="give the --model it is of")
+        raise ConfigError(
+            f"{folder} was not compiled from {against.label if against else ''}", hint="give the --model it is of"
+        )
     with measuring_lock():
         if source is not None:
             say("compile", "compiling the untuned network")

@@ -127,7 +127,14 @@ class GateReport:
 
 
 def run_gate(
-    spec: NetworkSpec, baseline: Baseline, registry: Registry, limits: Limits, say: Say, *, repeats: int | None = None, seed: int = 0
+    spec: NetworkSpec,
+    baseline: Baseline,
+    registry: Registry,
+    limits: Limits,
+    say: Say,
+    *,
+    repeats: int | None = None,
+    seed: int = 0,
 ) -> GateReport:
     """Compile and time the new version and what it is compared with, in turns, and judge.
 
@@ -189,9 +196,7 @@ def ratio_of(new_s: Sequence[float], old_s: Sequence[float], seed: int) -> Ratio
     return Ratio(float(np.median(new) / np.median(old)), float(low), float(high))
 
 
-def judge(
-    limits: Limits, ratio: Ratio, new_s: Sequence[float], old_s: Sequence[float], coverage: Coverage
-) -> tuple[Rule, ...]:
+def judge(limits: Limits, ratio: Ratio, new_s: Sequence[float], old_s: Sequence[float], coverage: Coverage) -> tuple[Rule, ...]:
     """Each rule with what was measured. A regression counts when the whole interval is beyond what is allowed."""
     rules = [_judge_regression(limits.max_regression, ratio, new_s, old_s), _judge_coverage(limits.min_coverage, coverage)]
     if limits.max_untuned is not None:
@@ -246,7 +251,8 @@ def _require_tuned(old: PublishedNetwork, baseline: Baseline) -> None:
         NotFound: Nothing is published for it here.
     """
     if not old.coverage.n_exact:
+        label = old.spec.label
         raise NotFound(
             f"nothing to compare with: the registry has no schedule of {baseline.label} for this machine",
-            hint=f"`bcd-registry tune --model {baseline.spec.label if baseline.spec else ''}` first, or give a lock or a folder",
+            hint=f"`bcd-registry tune --model {label}` first, or give a lock or a folder",
         )

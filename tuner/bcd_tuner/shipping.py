@@ -146,9 +146,7 @@ def _link(compiled: CompiledNetwork, path: Path) -> CompiledNetwork:
     return CompiledNetwork(compiled.executable, relax.VirtualMachine(module, tvm.cpu()))
 
 
-def _measure(
-    published: PublishedNetwork, untuned: CompiledNetwork, linked: CompiledNetwork, say: Say, seed: int
-) -> _Measured:
+def _measure(published: PublishedNetwork, untuned: CompiledNetwork, linked: CompiledNetwork, say: Say, seed: int) -> _Measured:
     """Compare the linked network with the untuned one, then time both.
 
     Raises:
@@ -193,9 +191,7 @@ def _write(draft: Path, published: PublishedNetwork, measured: _Measured, lock: 
     return manifest
 
 
-def _manifest(
-    published: PublishedNetwork, measured: _Measured, files: Mapping[str, str], lock: Lock | None
-) -> dict[str, Json]:
+def _manifest(published: PublishedNetwork, measured: _Measured, files: Mapping[str, str], lock: Lock | None) -> dict[str, Json]:
     environment = published.environment
     return {
         "format": FORMAT,

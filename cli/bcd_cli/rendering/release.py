@@ -26,7 +26,9 @@ def render_compiled(report: CompileReport) -> RenderableType:
     if manifest["untuned"]:
         parts += ["", _untuned_table(manifest["untuned"])]
     parts += [*note_lines(report.notes), ""]
-    parts.append(Text(f"written: {report.folder}/ ({', '.join([*manifest['files'], 'manifest.json'])})", no_wrap=True, overflow="ignore"))
+    parts.append(
+        Text(f"written: {report.folder}/ ({', '.join([*manifest['files'], 'manifest.json'])})", no_wrap=True, overflow="ignore")
+    )
     parts.append(Text(f"try it:  python {report.folder}/load.py", no_wrap=True, overflow="ignore"))
     return Group(*parts)
 
