@@ -19,12 +19,13 @@ from mlflow import MlflowClient
 from bcd_registry.errors import StoreDenied, StoreUnavailable
 from bcd_tuner.mlflow_spool import SPOOL_FOLDER, list_entries, read_entry, write_entry
 from bcd_tuner.pictures import save_pictures, save_tuning_curves
-from bcd_tuner.report import CurvePoint
+from bcd_tuner.report import CurvePoint, TuneReport
 from bcd_tuner.run_log import PARENT_TAG, RUN_TAG, make_run_log
 from bcd_tuner.tracking import EXPERIMENT, PATIENCE_S, Synced, Tracked, Tracker, git_commit, sync
 from tests.tuner.mlflow_servers import failing_server, silent_server, unused_port
 from tests.tuner.reports import tuned_report
 
+ENDED_S = 1_700_000_000.0
 PATIENT_S = 120.0
 """For what must be logged, on a machine that has other things to do."""
 
@@ -101,8 +102,11 @@ def test_its_files_tables_and_pictures(client: MlflowClient, tracked: Tracked, f
     assert names == tables | texts | {"curve.png", "tasks.png", "time.png"}
     (stored,) = (folder / "mlartifacts").glob(f"{tracked.run_id}/artifacts/report.json")
     assert json.loads(stored.read_text()) == json.loads(json.dumps(tuned_report().as_json()))
-    table = client.load_table(str(tracked.experiment_id), "tasks.json", [str(tracked.run_id)])
-    assert list(table["grade"])[:2] == ["exact", "cluster"]
+    table = json.loads(stored.with_name("tasks.json").read_text())
+    assert len(table["data"]) == 9
+    assert table["data"][1][table["columns"].index("grade")] == "cluster"
+    shown = json.loads(client.get_run(str(tracked.run_id)).data.tags["mlflow.loggedArtifacts"])
+    assert {found["path"] for found in shown} == tables
 
 
 def test_each_cluster_is_a_child_run(client: MlflowClient, tracked: Tracked) -> None:
@@ -118,18 +122,27 @@ def test_what_was_logged_waits_no_more(tracked: Tracked, folder: Path) -> None:
     assert list_entries(folder / SPOOL_FOLDER) == []
 
 
-def test_a_second_run_joins_the_experiment_and_an_interrupted_one_says_so(uri: str, client: MlflowClient) -> None:
+def _synced(client: MlflowClient, uri: str, spool: Path, report: TuneReport) -> Any:
+    """The run in MLflow of a report that was spooled and synced."""
+    write_entry(spool, make_run_log(report, params={}, ended_s=ENDED_S), {})
+    assert sync(uri, spool).logged == (report.run_id,)
+    (run,) = _runs(client, RUN_TAG, report.run_id)
+    return run
+
+
+def test_a_second_run_joins_the_experiment_and_an_interrupted_one_says_so(
+    uri: str, client: MlflowClient, tmp_path: Path
+) -> None:
     nothing = replace(tuned_report().latency_ms, untuned=None, tuned=None, onnxruntime=None)
-    tracked = tracker_of(uri).log(tuned_report(run_id="cut", interrupted=True, latency_ms=nothing, curve=()))
-    run = client.get_run(str(tracked.run_id))
+    run = _synced(client, uri, tmp_path, tuned_report(run_id="cut", interrupted=True, latency_ms=nothing, curve=()))
     assert run.info.status == "KILLED"
     assert "end_to_end_ms.tuned" not in run.data.metrics
 
 
-def test_a_long_curve(uri: str, client: MlflowClient) -> None:
+def test_a_long_curve(uri: str, client: MlflowClient, tmp_path: Path) -> None:
     curve = tuple(CurvePoint(seconds=step / 10, trials=step, estimated_ms=5000.0 - step) for step in range(1200))
-    run_id = str(tracker_of(uri).log(tuned_report(run_id="long", curve=curve)).run_id)
-    assert client.get_run(run_id).data.metrics["estimated_ms_by_trials"] == 5000.0 - 1199
+    run = _synced(client, uri, tmp_path, tuned_report(run_id="long", curve=curve))
+    assert run.data.metrics["estimated_ms_by_trials"] == 5000.0 - 1199
 
 
 @pytest.fixture(params=["silent", "down", "failing", "refusing"])
@@ -177,7 +190,6 @@ def _wait_until_ready(tracker: Tracker) -> None:
         "sqlite:////proc/nowhere/mlflow.db",
         "nonsense://user:nobodyssecret@x",
         "sqlite:///{folder}/text.db",
-        "sqlite:///{folder}",
     ],
 )
 def test_a_store_that_cannot_be_opened_is_a_note(uri: str, tmp_path: Path) -> None:
@@ -218,7 +230,7 @@ def test_a_run_that_was_cut_off_is_logged_anew_and_one_that_is_there_is_not(
     experiment = client.get_experiment_by_name(EXPERIMENT)
     assert experiment is not None
     cut_off = client.create_run(experiment.experiment_id, tags={RUN_TAG: "half"})
-    log = make_run_log(tuned_report(run_id="half"), params={}, ended_s=1_700_000_000.0)
+    log = make_run_log(tuned_report(run_id="half"), params={}, ended_s=ENDED_S)
     write_entry(tmp_path, log, {})
     assert sync(uri, tmp_path) == Synced(logged=("half",))
     (run,) = _runs(client, RUN_TAG, "half")
@@ -230,8 +242,10 @@ def test_a_run_that_was_cut_off_is_logged_anew_and_one_that_is_there_is_not(
 
 
 def test_a_damaged_entry_is_set_aside_and_the_others_go_on(uri: str, tmp_path: Path) -> None:
-    write_entry(tmp_path, make_run_log(tuned_report(run_id="whole"), params={}, ended_s=1.0), {})
-    damaged = write_entry(tmp_path, make_run_log(tuned_report(run_id="damaged"), params={}, ended_s=1.0), {}) / "run.v1.json"
+    write_entry(tmp_path, make_run_log(tuned_report(run_id="whole"), params={}, ended_s=ENDED_S), {})
+    damaged = (
+        write_entry(tmp_path, make_run_log(tuned_report(run_id="damaged"), params={}, ended_s=ENDED_S), {}) / "run.v1.json"
+    )
     damaged.write_bytes(damaged.read_bytes()[:100])
     synced = sync(uri, tmp_path)
     assert synced.logged == ("whole",)
@@ -240,11 +254,20 @@ def test_a_damaged_entry_is_set_aside_and_the_others_go_on(uri: str, tmp_path: P
     assert sync(uri, tmp_path) == Synced()
 
 
+def test_an_entry_that_mlflow_refuses_is_set_aside_and_the_others_go_on(uri: str, tmp_path: Path) -> None:
+    for run_id, ended_s in (("before-time", -1e9), ("timely", ENDED_S)):
+        write_entry(tmp_path, make_run_log(tuned_report(run_id=run_id), params={}, ended_s=ended_s), {})
+    synced = sync(uri, tmp_path)
+    assert synced.logged == ("timely",)
+    assert "timestamp" in synced.set_aside[0]
+    assert sync(uri, tmp_path) == Synced()
+
+
 @pytest.mark.parametrize(
     ("status", "code", "error"), [(500, "INTERNAL_ERROR", StoreUnavailable), (403, "PERMISSION_DENIED", StoreDenied)]
 )
 def test_sync_says_what_is_wrong_and_keeps_what_waits(status: int, code: str, error: type[Exception], tmp_path: Path) -> None:
-    write_entry(tmp_path, make_run_log(tuned_report(), params={}, ended_s=1.0), {})
+    write_entry(tmp_path, make_run_log(tuned_report(), params={}, ended_s=ENDED_S), {})
     with failing_server(status, code) as url, pytest.raises(error) as caught:
         sync(url.replace("//", "//user:nobodyssecret@"), tmp_path)
     assert "nobodyssecret" not in str(caught.value)

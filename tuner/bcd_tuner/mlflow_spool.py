@@ -25,7 +25,7 @@ SYNC_COMMAND = "bcd-registry mlflow sync"
 _RUN = "run.v1.json"
 _LOCK = ".lock"
 _UNFINISHED = ".unfinished"
-_DAMAGED = ".damaged"
+_ASIDE = ".set-aside"
 _PICTURE = re.compile(r"[\w-]+\.png")
 
 
@@ -109,8 +109,8 @@ def remove_entry(folder: Path) -> None:
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename a damaged run, so that it is not tried again; where it lies then."""
-    aside = folder / f"{_RUN}{_DAMAGED}"
+    """Rename a run that is damaged or refused, so that it is not tried again; where it lies then."""
+    aside = folder / f"{_RUN}{_ASIDE}"
     with store_errors(folder):
         (folder / _RUN).replace(aside)
     return aside

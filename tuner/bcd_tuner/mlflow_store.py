@@ -37,6 +37,7 @@ __all__ = [
     "MlflowStore",
     "Model",
     "ModelSignature",
+    "Refused",
     "Schema",
     "TensorSpec",
     "mlflow",
@@ -56,9 +57,14 @@ _SQLITE = "sqlite:///"
 _METRICS_A_BATCH = 800  # the REST API takes 1000 entities; the first batch has the parameters too
 _WRITERS = 8
 _LINE_CHARS = 200
+_REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 _DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED", "CUSTOMER_UNAUTHORIZED")
 _CREDENTIALS_HINT = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _ADDRESS_HINT = "check mlflow_tracking_uri in bcd-registry.toml, or BCD_MLFLOW_TRACKING_URI"
+
+
+class Refused(StoreUnavailable):
+    """MLflow does not take a value of the run: trying again is no use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,32 +117,37 @@ class MlflowStore:
         """Log a run and those of its clusters; the parent is complete, or is marked failed."""
         run_id = self._create(log)
         try:
+            self._write_values(run_id, log)
             self._write_files(run_id, log, pictures)
             with ThreadPoolExecutor(1 if self._database else _WRITERS) as writers:
                 list(writers.map(lambda child: self._write_child(run_id, child), log.children))
             self._client.log_batch(run_id, tags=[RunTag(COMPLETE_TAG, _COMPLETE)])
-        except BaseException:
+        except BaseException as error:  # Ctrl-C too
             with contextlib.suppress(Exception):
                 self._client.set_terminated(run_id, status="FAILED")
+            if isinstance(error, MlflowException) and error.error_code in _REFUSED:
+                raise Refused(f"MLflow refuses run {log.run_id[:8]}: {one_line(error)}") from error
             raise
         self._client.set_terminated(run_id, status=log.status, end_time=int(log.ended_s * 1000))
         return Logged(run_id, self.experiment_id)
 
     def _write_child(self, parent_id: str, child: RunLog) -> None:
         run_id = self._create(child, {_PARENT: parent_id})
+        self._write_values(run_id, child)
         self._client.set_terminated(run_id, status=child.status, end_time=int(child.ended_s * 1000))
 
     def _create(self, log: RunLog, tags: dict[str, str] | None = None) -> str:
-        """A run with its tags, parameters and metrics, in as few requests as MLflow allows."""
         run = self._client.create_run(
             self.experiment_id, start_time=int(log.started_s * 1000), run_name=log.name, tags={**log.tags, **(tags or {})}
         )
-        run_id = str(run.info.run_id)
+        return str(run.info.run_id)
+
+    def _write_values(self, run_id: str, log: RunLog) -> None:
+        """Parameters and metrics, in as few requests as MLflow allows."""
         params = [Param(name, value) for name, value in log.params.items()]
         metrics = [_metric(point) for point in log.points]
         for first in range(0, max(1, len(metrics)), _METRICS_A_BATCH):
             self._client.log_batch(run_id, metrics=metrics[first : first + _METRICS_A_BATCH], params=[] if first else params)
-        return run_id
 
     def _write_files(self, run_id: str, log: RunLog, pictures: Sequence[Path]) -> None:
         with tempfile.TemporaryDirectory(prefix="bcd-registry-mlflow-") as name:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from bcd_registry.errors import BcdError, CorruptBlob, RegistryError
 from bcd_registry.urls import masked
@@ -27,6 +27,9 @@ from bcd_registry.urls import masked
 from .mlflow_spool import SYNC_COMMAND, holding, list_entries, read_entry, remove_entry, set_aside, write_entry
 from .report import TuneReport
 from .run_log import make_run_log, without_secrets
+
+if TYPE_CHECKING:
+    from .mlflow_store import MlflowStore
 
 EXPERIMENT = "bcd-registry"
 
@@ -214,24 +217,33 @@ def sync(uri: str, root: Path, *, experiment: str = EXPERIMENT) -> Synced:
     return synced
 
 
-def _sync_one(store: Any, folder: Path) -> Synced:
+def _sync_one(store: MlflowStore, folder: Path) -> Synced:
+    from .mlflow_store import Refused
+
     with holding(folder) as mine:
         if not mine:
             return Synced(busy=(folder.name,))
         try:
             entry = read_entry(folder)
         except CorruptBlob as error:
-            line = f"{set_aside(folder)}: set aside: {error.message}"
-            _log.warning("%s", line)
-            return Synced(set_aside=(line,))
+            return _aside(folder, error.message)
         run_id = entry.log.run_id
         if store.find(run_id) is not None:
             remove_entry(folder)
             return Synced(known=(run_id,))
         store.remove_unfinished(run_id)
-        store.write(entry.log, entry.pictures)
+        try:
+            store.write(entry.log, entry.pictures)
+        except Refused as error:
+            return _aside(folder, error.message)
         remove_entry(folder)
     return Synced(logged=(run_id,))
+
+
+def _aside(folder: Path, reason: str) -> Synced:
+    line = f"{set_aside(folder)}: set aside: {reason}"
+    _log.warning("%s", line)
+    return Synced(set_aside=(line,))
 
 
 def git_commit(folder: Path) -> str | None:

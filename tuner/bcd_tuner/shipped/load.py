@@ -1,10 +1,10 @@
 """Runs the compiled network in this folder. Needs tvm and numpy, and nothing of what compiled it.
 
-    python load.py                    # a try on random inputs
+python load.py                    # a try on random inputs
 
-    from load import load
-    network = load()                  # verifies the files and this CPU before anything runs
-    outputs = network(image)          # numpy arrays, in the order of `inputs` and `outputs` in manifest.json
+from load import load
+network = load()                  # verifies the files and this CPU before anything runs
+outputs = network(image)          # numpy arrays, in the order of `inputs` and `outputs` in manifest.json
 """
 
 from __future__ import annotations
