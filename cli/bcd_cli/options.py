@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bcd_cli.streams import stdout_to_stderr
 from bcd_registry.errors import ConfigError
 from bcd_tuner.clustering import Clustering
 
@@ -21,7 +22,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="A name from bcd-registry.toml, a path to an .onnx or .pt2 file, or package:IMPORT_NAME/path/in/package.onnx.",
+        help="A name from bcd-registry.toml, a path to an .onnx or .pt2 file, package:IMPORT_NAME/path/in/package.onnx, "
+        "or a model of MLflow: models:/NAME/VERSION, models:/NAME@ALIAS, runs:/RUN_ID/PATH.",
         show_default=False,
     ),
 ]
@@ -103,9 +105,27 @@ def resolve(
 
     Raises:
         ConfigError: One of them is wrong.
+        NetworkError: It is a model of MLflow, and cannot be downloaded.
     """
     shapes = parse_shapes(shape or [])
     time_budget_s = None if time_budget is None else parse_time(time_budget)
     from bcd_registry.settings import resolve_network
 
-    return resolve_network(state.settings, model, shapes, target=target, trials=trials, time_budget_s=time_budget_s)
+    spec = resolve_network(state.settings, model, shapes, target=target, trials=trials, time_budget_s=time_budget_s)
+    return fetched(state, spec)
+
+
+def fetched(state: State, spec: NetworkSpec) -> NetworkSpec:
+    """The network with its file at hand: a model of MLflow is downloaded, any other is as it was.
+
+    Raises:
+        NetworkError: It cannot be downloaded.
+    """
+    from bcd_registry.model_uri import is_model_uri
+
+    if not is_model_uri(spec.source):
+        return spec
+    with stdout_to_stderr():
+        from bcd_tuner.mlflow_networks import fetch_network
+
+        return fetch_network(spec, state.settings.mlflow_tracking_uri, state.scratch)

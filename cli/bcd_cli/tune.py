@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bcd_cli import options
+from bcd_cli import options, release
 from bcd_cli.command import FAILED, example
 from bcd_cli.interrupts import INTERRUPTED
 from bcd_cli.state import State, state_of
 from bcd_cli.streams import print_json, stdout_to_stderr
+from bcd_registry.errors import ConfigError
 from bcd_tuner.clustering import Clustering
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def tune(
     seed: options.Seed = 0,
     fresh: options.Fresh = False,
     canary: options.Canary = 0,
+    frozen: release.Frozen = None,
     clustering: options.Siblings = Clustering.SIGNATURE,
     as_json: options.AsJson = False,
 ) -> None:
@@ -46,27 +48,34 @@ def tune(
     """
     state = state_of(ctx)
     spec = options.resolve(state, model, shape=shape, target=target, trials=trials, time_budget=time_budget)
-    with stdout_to_stderr():
+    if frozen is not None and (fresh or trials is not None or time_budget is not None):
+        raise ConfigError("--frozen does no trial", hint="leave out --fresh, --trials and --time-budget")
+    lock = release.read_frozen(frozen)
+    with stdout_to_stderr(), release.listed(state):
         from bcd_cli.progress import open_progress
         from bcd_cli.stores import open_stores
+        from bcd_tuner.mlflow_spool import SPOOL_FOLDER
         from bcd_tuner.session import TuneRequest
         from bcd_tuner.session import tune as run
         from bcd_tuner.tracking import Tracker
 
-        tracker = Tracker(state.settings.mlflow_tracking_uri)
+        settings = state.settings
+        registry = f"{settings.catalog_name}, blobs in {settings.blobs_name}" if settings.registry_enabled else "off"
+        tracker = Tracker(settings.mlflow_tracking_uri, spool=settings.home / SPOOL_FOLDER, params={"registry": registry})
         with (
-            open_stores(state.settings) as stores,
+            open_stores(settings, required=lock is not None) as stores,
+            tracker,
             open_progress(state.err) as shown,
             state.interrupts.deferred(shown) as progress,
         ):
             for line in stores.notes:
                 state.err.print(line, highlight=False)
             report = run(
-                TuneRequest(spec, seed=seed, fresh=fresh, clustering=clustering, canary=canary),
+                TuneRequest(spec, seed=seed, fresh=fresh, clustering=clustering, canary=canary, lock=lock),
                 stores.registry,
                 progress=progress,
                 tracker=tracker,
-                output_dir=state.settings.home / "runs",
+                output_dir=settings.home / "runs",
                 open_outbox=stores.open_outbox,
             )
     if as_json:

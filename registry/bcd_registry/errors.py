@@ -74,3 +74,17 @@ class MeasureError(BcdError):
 
 class CostModelError(BcdError):
     """A cost model that cannot be loaded or trained."""
+
+
+class FrozenMismatch(BcdError):
+    """What a lock or a compiled folder names is missing, damaged or of something else.
+
+    Attributes:
+        problems: One line each, when there may be several.
+    """
+
+    exit_code = 7
+
+    def __init__(self, message: str, *, hint: str = "", problems: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems

@@ -169,11 +169,13 @@ class NetworkSpec:
 
     Attributes:
         label: What `--model` was given.
-        source: A path to an .onnx or .pt2 file, or `package:IMPORT_NAME/path/in/package.onnx`.
+        source: A path to an .onnx or .pt2 file, or `package:IMPORT_NAME/path/in/package.onnx`,
+            or a model in MLflow, see `model_uri`.
         shapes: Fixed dimensions by input name; empty keeps the model's own.
         dtypes: Input dtypes by input name, where they differ from the model's own.
         trials: Measurements for a task that is searched from nothing.
         time_budget_s: Seconds of tuning after which no new round begins.
+        file: Where a model of MLflow was downloaded to; empty for other sources.
     """
 
     label: str
@@ -185,6 +187,7 @@ class NetworkSpec:
     target: str = "native"
     trials: int = 32
     time_budget_s: float | None = None
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

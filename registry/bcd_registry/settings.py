@@ -29,6 +29,7 @@ from .config_file import (
 from .errors import ConfigError, ReadOnly
 from .folders import store_errors
 from .model import NetworkSpec
+from .model_uri import is_model_uri, parse_model_uri
 from .staleness import DEFAULT_POLICY, StalenessPolicy
 from .urls import masked, sqlite_path
 
@@ -69,6 +70,7 @@ class Settings:
         defaults: Budgets and target for networks that say nothing else.
         networks: What the file defines, by label.
         staleness: What lookups say of records that are old or of another release.
+        step_summary: Where a job of GitHub Actions collects what its page shows; None elsewhere.
     """
 
     home: Path
@@ -88,6 +90,7 @@ class Settings:
     defaults: DefaultsTable
     networks: Mapping[str, NetworkSpec]
     staleness: StalenessPolicy = DEFAULT_POLICY
+    step_summary: Path | None = None
 
     @property
     def catalog_url(self) -> str:
@@ -107,7 +110,7 @@ class Settings:
 
 
 class _Variables(TeamKeys, BaseSettings):
-    """The environment variables, each `BCD_` and the name in capitals. An empty one counts as not set."""
+    """The environment variables, each `BCD_` and the name in capitals, and one of GitHub's. An empty one counts as not set."""
 
     model_config = SettingsConfigDict(env_prefix="BCD_", env_ignore_empty=True, extra="ignore", hide_input_in_errors=True)
 
@@ -116,6 +119,7 @@ class _Variables(TeamKeys, BaseSettings):
     registry: bool | None = None
     mlflow_tracking_uri: str | None = None
     workers: int | None = Field(default=None, gt=0)
+    step_summary: Path | None = Field(default=None, validation_alias="GITHUB_STEP_SUMMARY")
 
 
 def load_settings(
@@ -154,6 +158,7 @@ def load_settings(
         defaults=file.defaults,
         networks={label: _spec(label, table, file.defaults, folder) for label, table in file.networks.items()},
         staleness=StalenessPolicy(file.staleness.max_age, file.staleness.on_version),
+        step_summary=variables.step_summary,
     )
     _require_sense(settings)
     return settings
@@ -169,7 +174,7 @@ def resolve_network(
     trials: int | None = None,
     time_budget_s: float | None = None,
 ) -> NetworkSpec:
-    """The network that `--model` means: a label of the file, a path to an .onnx or .pt2 file, or `package:...`.
+    """The network that `--model` means: a label of the file, an .onnx or .pt2 file, `package:...` or a model of MLflow.
 
     The other arguments are what flags say; shapes and dtypes replace those of the same input only.
 
@@ -311,11 +316,12 @@ def _anchored(database_url: str | None, folder: Path) -> str | None:
 
 
 def _spec(label: str, table: NetworkTable, defaults: DefaultsTable, folder: Path) -> NetworkSpec:
+    elsewhere = table.source.startswith(_PACKAGE) or is_model_uri(table.source)
     return NetworkSpec(
         label=label,
         name=table.name or label,
-        version=table.version,
-        source=table.source if table.source.startswith(_PACKAGE) else str(folder / _expanded(table.source)),
+        version=table.version or (parse_model_uri(table.source).network[1] if is_model_uri(table.source) else ""),
+        source=table.source if elsewhere else str(folder / _expanded(table.source)),
         shapes=table.shapes,
         dtypes=table.dtypes,
         target=table.target or defaults.target,
@@ -330,18 +336,26 @@ def _spec_of_source(settings: Settings, model: str) -> NetworkSpec:
         model.encode()
     except UnicodeEncodeError as error:
         raise ConfigError("the path is not UTF-8", hint="rename the file") from error
-    if not (_is_package_source(model) or model.endswith(_SUFFIXES)):
-        raise _unknown_network(settings, model)
+    name, version = _name_of_source(settings, model)
     defaults = settings.defaults
     return NetworkSpec(
         label=model,
-        name=PurePosixPath(model.removeprefix(_PACKAGE)).stem,
-        version="",
+        name=name,
+        version=version,
         source=model,
         target=defaults.target,
         trials=defaults.trials,
         time_budget_s=defaults.time_budget_s,
     )
+
+
+def _name_of_source(settings: Settings, model: str) -> tuple[str, str]:
+    """Name and version by default."""
+    if is_model_uri(model):
+        return parse_model_uri(model).network
+    if not (_is_package_source(model) or model.endswith(_SUFFIXES)):
+        raise _unknown_network(settings, model)
+    return PurePosixPath(model.removeprefix(_PACKAGE)).stem, ""
 
 
 def _is_package_source(model: str) -> bool:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule import TuneContext
 from tvm.target import Target
 
 from bcd_registry.errors import CorruptBlob, NotFound
-from bcd_registry.model import Environment, Grade, Match, NetworkSpec, Task
-from bcd_registry.registry import Registry
+from bcd_registry.model import Environment, Grade, Match, NetworkSpec, NetworkVersion, Task, Workload
 from bcd_registry.staleness import environment_key
 
 from .clustering import Clustering, clusters_of
@@ -24,6 +23,16 @@ from .space import read_space
 from .tasks import LoweredNetwork, lower
 
 _FRESH = "the registry was not asked (--fresh)"
+
+
+class Lookups(Protocol):
+    """What planning asks of a registry; a lock may answer in its place."""
+
+    def lookup(self, workloads: Sequence[Workload], environment: Environment, depths: Mapping[str, int]) -> list[Match]:
+        """One match for each workload, in order; the records in it carry their traces."""
+
+    def quarantine(self, ids: Sequence[str], reason: str) -> None:
+        """Serve the records no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +76,7 @@ class Planner:
     """Looks tasks up and plans them: all of them at the start, and those of one cluster again when another run worked on it."""
 
     lowered: LoweredNetwork
-    registry: Registry
+    registry: Lookups
     environment: Environment
     depths: Mapping[str, int]
     clusters: Mapping[str, str]
@@ -132,7 +141,7 @@ class Planner:
 def prepare(
     network: ImportedNetwork,
     lowered: LoweredNetwork,
-    registry: Registry,
+    registry: Lookups,
     environment: Environment,
     *,
     trials: int,
@@ -145,6 +154,13 @@ def prepare(
     planner = Planner(lowered, registry, environment, depths_of(tasks, trials), clusters)
     reused: dict[str, Schedule] = {}
     return Prepared(network, lowered, tuple(planner.plan(tasks, reused, fresh=fresh)), reused, planner)
+
+
+def version_of(network: ImportedNetwork, tasks: Sequence[Task]) -> NetworkVersion:
+    """The network as the catalog and locks know it."""
+    spec = network.spec
+    shapes = {i.name: i.shape for i in network.inputs}
+    return NetworkVersion(spec.name, spec.version, spec.source, network.digest, shapes, tuple(tasks))
 
 
 def _first_sketch(lowered: LoweredNetwork, task: Task) -> str:

@@ -9,17 +9,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from bcd_registry.errors import BcdError, ConfigError, CostModelError, RegistryError, StoreUnavailable
+from bcd_registry.frozen import FrozenLookup
+from bcd_registry.lock import Lock
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
     Json,
     NetworkSpec,
-    NetworkVersion,
     RunSummary,
     canonical_json,
 )
@@ -35,8 +36,9 @@ from .environment import current_environment
 from .latency_model import LatencyModel
 from .light_import import import_intrinsics
 from .networks import ImportedNetwork, make_inputs, onnxruntime_call
+from .pictures import CURVE_PNG, save_pictures
 from .plan import PlannedTask, expectation, seconds_a_trial
-from .prepare import Prepared, prepare, read_and_lower, saved_trials
+from .prepare import Lookups, Prepared, prepare, read_and_lower, saved_trials, version_of
 from .report import Plan, ProgressEvent, ProgressSink, Saving, TuneReport
 from .rounds import Step, Surroundings, Tuning
 from .scheduling import TaskRun
@@ -63,6 +65,7 @@ class TuneRequest:
         fine_tune: Let it add trees for each cluster.
         keep_layout: Leave convolutions in the layout of the model: for comparison.
         canary: Records to measure again before they are reused.
+        lock: Use exactly the records that it names, and do no trial.
     """
 
     spec: NetworkSpec
@@ -74,13 +77,16 @@ class TuneRequest:
     fine_tune: bool = True
     keep_layout: bool = False
     canary: int = 0
+    lock: Lock | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no sense."""
+        """Refuse numbers that make no sense, and a lock that nothing is to be asked of."""
         if self.seed < 0:
             raise ConfigError(f"the seed is {self.seed}", hint="give 0 or more")
         if self.canary < 0:
             raise ConfigError(f"{self.canary} records cannot be measured again", hint="give 0 or more")
+        if self.lock is not None and self.fresh:
+            raise ConfigError("--fresh and --frozen contradict each other", hint="leave one of them out")
 
 
 def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) -> Plan:
@@ -132,7 +138,7 @@ def tune(
     Args:
         progress: Called from this thread with each step.
         tracker: Where the run is logged; its failures are notes, not errors.
-        output_dir: Where the picture of the tuning curve goes; None draws none.
+        output_dir: Where the pictures go; None draws none.
         open_outbox: Makes the way of what the run of an id finds; by default it goes to the registry alone.
 
     Raises:
@@ -141,9 +147,10 @@ def tune(
         RegistryError: The registry cannot be used.
         MeasureError: No worker can start, or the network does not compile.
     """
-    run = _Run(request, registry, progress, open_outbox)
-    report = run.execute()
-    return run.finish(report, tracker, output_dir)
+    with tracker or nullcontext():
+        run = _Run(request, registry, progress, open_outbox)
+        report = run.execute()
+        return run.finish(report, tracker, output_dir)
 
 
 class _Run:
@@ -193,18 +200,23 @@ class _Run:
 
     def _prepare(self, network: ImportedNetwork, lowered: LoweredNetwork, environment: Environment) -> Prepared:
         """Look up and plan; a registry that stops to answer is reported, and asked for nothing."""
+        lock = self._request.lock
+        version = version_of(network, [item.task for item in lowered.tasks])
+        lookups: Lookups = FrozenLookup(self._registry, lock, version) if lock else self._registry
         look_up = functools.partial(
             prepare,
             network,
             lowered,
-            self._registry,
+            lookups,
             environment,
-            trials=self._spec.trials,
+            trials=0 if lock else self._spec.trials,
             clustering=self._request.clustering,
         )
         try:
             return look_up(fresh=self._request.fresh)
         except StoreUnavailable as error:
+            if lock:
+                raise
             self._notes.append(f"the registry was not asked: {error.message}")
             return look_up(fresh=True)
 
@@ -241,22 +253,23 @@ class _Run:
                 _take_known(run, prepared)
 
     def finish(self, report: TuneReport, tracker: Tracker | None, output_dir: Path | None) -> TuneReport:
-        """Keep the run, draw the picture and log it; the report with what came of that."""
+        """Keep the run, draw the pictures and log it; the report with what came of that."""
         notes = list(report.notes)
-        picture = None
-        if output_dir is not None and len(report.curve) > 1:
+        pictures: Mapping[str, Path] = {}
+        if output_dir is not None:
             try:
-                picture = self._draw(report, output_dir)
+                pictures = self._draw(report, output_dir)
             except OSError as error:
-                notes.append(f"the picture was not drawn: {error.strerror or error}")
-        tracked = tracker.log(report, params=self._params(), picture=picture) if tracker else None
+                notes.append(f"the pictures were not drawn: {error.strerror or error}")
+        tracked = tracker.log(report, params=self._params(), pictures=pictures) if tracker else None
         if tracked and tracked.note:
             notes.append(tracked.note)
         report = dataclasses.replace(
             report,
             notes=tuple(notes),
             mlflow_run_id=tracked.run_id if tracked else None,
-            curve_png=str(picture) if picture else None,
+            mlflow_experiment_id=tracked.experiment_id if tracked else None,
+            curve_png=str(pictures[CURVE_PNG]) if CURVE_PNG in pictures else None,
             wall_s=self._clock.elapsed_s,
         )
         self._keep_run(report)
@@ -296,6 +309,8 @@ class _Run:
             interrupted=interrupted,
             notes=self._notes,
             model=model,
+            environment_key=self._environment_key,
+            cpu_model=str(self._environment.get("cpu_model") or ""),
         )
 
     def _earlier_runs(self) -> list[RunSummary]:
@@ -339,9 +354,7 @@ class _Run:
 
     def _register(self, prepared: Prepared, environment: Environment) -> str:
         """Store what records will refer to, and return the environment's key."""
-        spec, network = self._spec, prepared.network
-        shapes = {i.name: i.shape for i in network.inputs}
-        version = NetworkVersion(spec.name, spec.version, spec.source, network.digest, shapes, tuple(prepared.tasks))
+        version = version_of(prepared.network, prepared.tasks)
         self._environment = environment.fields
         self._environment_key = self._outbox.register(version, environment)
         return self._environment_key
@@ -428,11 +441,9 @@ class _Run:
             "fresh": self._request.fresh,
         }
 
-    def _draw(self, report: TuneReport, output_dir: Path) -> Path:
-        from .pictures import save_tuning_curves
-
+    def _draw(self, report: TuneReport, output_dir: Path) -> Mapping[str, Path]:
         name = "-".join(part for part in (report.network, report.version, report.run_id[:8]) if part)
-        return save_tuning_curves(report, output_dir / f"{name}.png")
+        return save_pictures(report, output_dir, name)
 
     def _keep_run(self, report: TuneReport) -> None:
         run = RunSummary(
