@@ -38,9 +38,10 @@ def bench(
     seed: options.Seed = 0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Time a network end to end: tuned, untuned and in onnxruntime, in turns.
+    """Time a network end to end.
 
-    With --compiled alone only the folder's library is timed. With both, --model is the network that it was compiled from.
+    Tuned, untuned and in onnxruntime, in turns. With --compiled alone only the folder's library is timed. With both,
+    --model is the network that it was compiled from.
     """
     state = state_of(ctx)
     if model is None and compiled is None:

@@ -45,9 +45,10 @@ def compare(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Put two tuned versions side by side: latency, effort, grades, tasks.
+    """Put two tuned versions side by side.
 
-    A difference counts when it is larger than the runs' own noise. Runs of two machines are not compared by time.
+    Latency, effort, grades, tasks. A difference counts when it is larger than the runs' own noise. Runs of two machines are
+    not compared by time.
     """
     from bcd_cli.rendering.compare import render_comparison
 

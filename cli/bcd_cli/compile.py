@@ -37,10 +37,11 @@ def compile_network(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compile a network with what is published for it; search nothing.
+    """Compile a network with what is published for it.
 
-    The folder holds the library, manifest.json, and load.py and load.cc, which run it. It is verified against the untuned
-    network on random and edge inputs, and written whole or not at all. A task without a published schedule stays untuned.
+    Nothing is searched: a task without a published schedule stays untuned. The folder holds the library, manifest.json, and
+    load.py and load.cc, which run it. It is verified against the untuned network on random and edge inputs, and written whole
+    or not at all.
     """
     state = state_of(ctx)
     if register is not None:

@@ -21,7 +21,10 @@ def diff(
     new: Annotated[Path, typer.Argument(help="The lock that came after it.", show_default=False)],
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what changed between two locks: tasks, records, latencies, environment."""
+    """Say what changed between two locks.
+
+    Tasks, records, latencies, environment.
+    """
     from bcd_registry.frozen import load_lock
     from bcd_registry.lock import compare_locks
 

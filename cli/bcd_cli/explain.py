@@ -43,10 +43,11 @@ def explain(
     trials: options.Trials = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say why each task of a network is graded as it is; run nothing.
+    """Say why each task of a network is graded as it is.
 
-    For a task that is not exact: the closest entry, what differs, what was left out and why, and what tuning it would cost.
-    With --task every field that differs is listed. With A and B: what differs between two workloads, records or environments.
+    Nothing is run. For a task that is not exact: the closest entry, what differs, what was left out and why, and what
+    tuning it would cost. With --task every field that differs is listed. With A and B: what differs between two workloads,
+    records or environments.
     """
     state = state_of(ctx)
     if (model is None) == (not ids):

@@ -35,10 +35,11 @@ def export(
     target: options.Target = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the published schedules of a network: a folder for stock TVM, or a bundle for another registry.
+    """Write the published schedules of a network.
 
-    TVM's MetaScheduleApplyDatabase finds them after the lowering of `bcd_tuner.tasks.lower`. A bundle is of a version that
-    was tuned, with what is published in every environment.
+    Into a folder for stock TVM, or a bundle for another registry. TVM's MetaScheduleApplyDatabase finds them after the
+    lowering of `bcd_tuner.tasks.lower`. A bundle is of a version that was tuned, with what is published in every
+    environment.
     """
     state = state_of(ctx)
     if (folder is None) == (bundle is None):

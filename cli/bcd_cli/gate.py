@@ -48,10 +48,10 @@ def gate(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say whether a version may go out: exit code 0, or 6 and why not.
+    """Say whether a version may go out.
 
-    Both are compiled and timed in turns on this machine, since milliseconds of another one don't compare. It is slower only
-    when a 95% interval says so three times in a row.
+    Exit code 0, or 6 and why not. Both are compiled and timed in turns on this machine, since milliseconds of another one
+    don't compare. It is slower only when a 95% interval says so three times in a row.
     """
     state = state_of(ctx)
     spec = options.resolve(state, model, shape=None, target=None, trials=None, time_budget=None)

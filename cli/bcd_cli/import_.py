@@ -51,10 +51,11 @@ def import_(
     target: options.Target = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Take in what others measured: as priors, until it is measured here.
+    """Take in what others measured, as priors.
 
-    Nothing in the source is believed. Programs are loaded and schedules replayed in a process of their own, and a line that
-    cannot be used costs that line. --remeasure builds and runs what the source holds: of people whom you know only.
+    That is what they stay until they are measured here. Nothing in the source is believed. Programs are loaded and schedules
+    replayed in a process of their own, and a line that cannot be used costs that line. --remeasure builds and runs what the
+    source holds: of people whom you know only.
     """
     state = state_of(ctx)
     _require_writable(state)

@@ -50,9 +50,9 @@ def invalidate(
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this nothing is changed.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say which records would be taken back, and with --yes take them back.
+    """Say what would be taken back, and with --yes take it back.
 
-    Those that meet all of the options are no longer served, neither as results nor as priors, until `restore` says so.
+    Records that meet all of the options are no longer served, neither as results nor as priors, until `restore` says so.
     Nothing is removed.
     """
     from bcd_cli.rendering.invalidation import render_recalled
@@ -85,9 +85,10 @@ def restore(
     reason: Annotated[str, typer.Option(help="Why, in a few words.")] = _NO_REASON,
     as_json: options.AsJson = False,
 ) -> None:
-    """Serve records again that were taken back: they are what they were before.
+    """Serve records again that were taken back.
 
-    An EVENT is undone alone: what was taken back by others as well stays so. A --record is restored whatever took it back.
+    They are what they were before. An EVENT is undone alone: what was taken back by others as well stays so. A --record is
+    restored whatever took it back.
     """
     if (event is None) == (not record):
         what = "it is not said what to restore" if event is None else "an event or records, not both"

@@ -19,7 +19,10 @@ def lineage(
     record: Annotated[str, typer.Argument(help="How the record's id begins.", show_default=False)],
     as_json: options.AsJson = False,
 ) -> None:
-    """Draw what a record was diffused from, up to the first prior, and all that was diffused from it."""
+    """Draw what a record was diffused from, and what from it.
+
+    Up to the first prior, and down over all generations.
+    """
     from bcd_cli.rendering.lineage import render_lineage
     from bcd_registry.lineage import find_lineage
 

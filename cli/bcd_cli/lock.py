@@ -29,9 +29,10 @@ def lock(
     trials: release.Depth = 0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write down which schedules a network is compiled with, to be reviewed and kept in git.
+    """Write down which schedules a network is compiled with.
 
-    The same registry gives the same bytes. `compile --frozen` and `tune --frozen` then use exactly these.
+    A lock is made to be reviewed and kept in git. The same registry gives the same bytes. `compile --frozen` and `tune
+    --frozen` then use exactly these.
     """
     state = state_of(ctx)
     spec = options.resolve(state, model, shape=shape, target=target, trials=None, time_budget=None)

@@ -63,7 +63,6 @@ app = typer.Typer(
     name="bcd-registry",
     help=_HELP,
     epilog=_EPILOG,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

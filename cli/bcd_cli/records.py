@@ -51,7 +51,10 @@ def show(
     record: Annotated[str, typer.Argument(help="How the record's id begins.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show one record and what was said of it later; with --json its trace as well."""
+    """Show one record and what was said of it later.
+
+    With --json its trace as well.
+    """
     from bcd_cli.rendering.listings import render_record
 
     state = state_of(ctx)
