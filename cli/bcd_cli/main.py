@@ -42,7 +42,7 @@ EXIT_CODES = {
     0: "done",
     2: "usage or configuration: unknown name, bad option, shape or target, toml",
     3: "the network cannot be read or imported",
-    4: "the registry cannot be used: home, database, blobs, schema; or MLflow cannot",
+    4: "the registry cannot be used: home, database, blobs, schema; or MLflow",
     5: "tuning or checking failed",
     6: "the gate said no",
     7: "frozen: what a lock or a compiled folder names is missing or damaged",
