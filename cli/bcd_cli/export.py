@@ -46,7 +46,9 @@ def export(
     if folder is not None:
         _export_folder(state, model, folder, shape=shape, target=target, as_json=as_json)
     elif shape or target:
-        raise ConfigError("a bundle is of a version as it was tuned: --shape and --target don't change it", hint="leave them out")
+        raise ConfigError(
+            "a bundle is of a version as it was tuned: --shape and --target don't change it", hint="leave them out"
+        )
     elif bundle is not None:
         _export_bundle(state, model, bundle, as_json=as_json)
 

@@ -92,7 +92,7 @@ def _require_writable(state: State) -> None:
 
 
 def _import_folder(
-    state: State,
+    _state: State,
     source: Path,
     registry: Registry,
     progress: ProgressSink,
@@ -161,6 +161,7 @@ def _spec(state: State, bundle: Bundle, model: str | None, target: str | None) -
         model = next((label for label, s in named if (s.name, s.version) == (network.name, network.version)), None)
     if model is None:
         raise ConfigError(
-            f"--remeasure needs the network {bundle.network.name!r} itself", hint="give its file with --model, or name it in toml"
+            f"--remeasure needs the network {bundle.network.name!r} itself",
+            hint="give its file with --model, or name it in toml",
         )
     return options.resolve(state, model, shape=None, target=target, trials=None, time_budget=None)

@@ -92,7 +92,16 @@ def test_what_went_in_goes_out_again(invoke: Invoke, tmp_path: Path, bundle: Pat
     refused(invoke("export", "--model", "ocr", "--bundle", str(out)), 2, "is there already")
 
 
-SOME = ("empty", "half", "absolute name", "name out of the folder", "huge member", "other bytes", "next format", "trace of another")
+SOME = (
+    "empty",
+    "half",
+    "absolute name",
+    "name out of the folder",
+    "huge member",
+    "other bytes",
+    "next format",
+    "trace of another",
+)
 
 
 @pytest.mark.parametrize("name", SOME)

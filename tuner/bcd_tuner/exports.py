@@ -71,7 +71,9 @@ def export_database(spec: NetworkSpec, registry: Registry, folder: Path, progres
     results = {p.task.workload.key: p.match.record for p in prepared.planned if p.match.record is not None}
     scheduled = [item for item in lowered.tasks if item.task.workload.key in results.keys() & prepared.reused.keys()]
     if not scheduled:
-        raise NotFound(f"the registry has no schedule for {spec.label}, as it is served here", hint="`bcd-registry tune` finds them")
+        raise NotFound(
+            f"the registry has no schedule for {spec.label}, as it is served here", hint="`bcd-registry tune` finds them"
+        )
     keys = [item.task.workload.key for item in scheduled]
     write_database(
         folder,
