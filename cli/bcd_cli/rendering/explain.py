@@ -19,10 +19,10 @@ from bcd_registry.staleness import Difference
 from bcd_tuner.explaining import ExplainedPlan, ExplainedTask
 
 _WHOSE = {
-    Relation.WORKLOAD: "a record of its own",
+    Relation.WORKLOAD: "of its own",
     Relation.CLUSTER: "of its cluster",
     Relation.ANCHOR: "with its main block",
-    Relation.OP: "only of its operator",
+    Relation.OP: "of its operator alone",
 }
 _SHOWN_REASONS = 3
 
@@ -31,7 +31,7 @@ def render_explained(explained: ExplainedPlan, *, every_field: bool = False) -> 
     """A paragraph for each task, the costliest first; exact ones in one line.
 
     Args:
-        every_field: List every field that differs, notes and exact tasks included.
+        every_field: List every field that differs, notes and exact tasks included, and leave out what the whole network costs.
     """
     plan = explained.plan
     heading = Text(f"{plan.network} {plan.version}: {count(len(plan.tasks), 'task')}; nothing was run", style="bold")
@@ -43,7 +43,7 @@ def render_explained(explained: ExplainedPlan, *, every_field: bool = False) -> 
         parts += ["", *_paragraph(task, every_field=every_field)]
     if exact:
         parts += ["", _exact(exact)]
-    return Group(*parts, "", render_expectation(plan))
+    return Group(*parts) if every_field else Group(*parts, "", render_expectation(plan))
 
 
 def render_comparison(found: Comparison) -> RenderableType:
@@ -82,16 +82,17 @@ def _paragraph(task: ExplainedTask, *, every_field: bool) -> Iterator[Renderable
 
 def _closest(explanation: Explanation, closest: Closest, *, every_field: bool) -> Iterator[RenderableType]:
     """What is closest, and of what differs all that the reason does not say already."""
-    name = short(closest.workload.key) if closest.record is None else closest.record.id[:8]
+    name = f"workload {short(closest.workload.key)}" if closest.record is None else f"record {closest.record.id[:8]}"
+    title = f"closest: {name} {_WHOSE[closest.relation]}"
     said = explanation.reason.split("; ")
     phrases = closest.phrases(brief=not every_field)
     if every_field:
-        yield _indented(f"closest: {name}, {_WHOSE[closest.relation]}")
+        yield _indented(title)
         yield from (_indented(f"- {phrase}") for phrase in phrases)
         return
     unsaid = [phrase for phrase in phrases if phrase not in said]
     if unsaid or closest.relation is not Relation.WORKLOAD:
-        yield _indented("; ".join([f"closest: {name}, {_WHOSE[closest.relation]}", *unsaid]))
+        yield _indented("; ".join([title, *unsaid]))
 
 
 def _left_out(explanation: Explanation, *, every_field: bool) -> Iterator[RenderableType]:
@@ -125,8 +126,8 @@ def _environment_rows(difference: Difference) -> Iterator[tuple[str, str, Json, 
             if canonical_json(there.get(name)) != canonical_json(here.get(name)):
                 yield f"{difference.field}.{name}", what, there.get(name), here.get(name)
     elif isinstance(there, list | tuple) and isinstance(here, list | tuple):
-        only = [[v for v in values if v not in others] for values, others in ((there, here), (here, there))]
-        yield difference.field, what, *("+".join(map(plain, values)) for values in only)
+        only_there, only_here = [v for v in there if v not in here], [v for v in here if v not in there]
+        yield difference.field, what, "+".join(map(plain, only_there)), "+".join(map(plain, only_here))
     else:
         yield difference.field, what, there, here
 
