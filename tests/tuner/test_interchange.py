@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
 import os
@@ -362,6 +363,12 @@ def test_a_file_of_programs_that_is_too_large(folder: Path, reader: Reader, monk
         read(folder, reader)
 
 
+@pytest.fixture
+def one_reader(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports read with the process that is there already."""
+    monkeypatch.setattr(imports, "open_reader", lambda target: contextlib.nullcontext(reader))
+
+
 def imported(folder: Path, registry: Registry, **options: Any) -> ImportReport:
     return import_database(folder, registry, TARGET, nothing, **options)
 
@@ -379,7 +386,7 @@ def test_what_was_imported_is_a_prior_that_never_equals_what_is_measured_here(st
     assert {(prior.record.trials, prior.record.depth) for prior in match.priors} == {(0, 0)}
 
 
-def test_importing_a_folder_again_changes_nothing(stock: Path, registry: Registry) -> None:
+def test_importing_a_folder_again_changes_nothing(stock: Path, registry: Registry, one_reader: None) -> None:
     imported(stock, registry)
     before = (registry.list_records(limit=100), registry.counts())
     again = imported(stock, registry)
@@ -388,7 +395,7 @@ def test_importing_a_folder_again_changes_nothing(stock: Path, registry: Registr
     assert (registry.list_records(limit=100), registry.counts()) == before
 
 
-def test_bad_lines_are_reported_and_the_others_are_kept(folder: Path, registry: Registry) -> None:
+def test_bad_lines_are_reported_and_the_others_are_kept(folder: Path, registry: Registry, one_reader: None) -> None:
     append(folder / RECORDS_FILE, *(["x"] for _ in range(12)))
     report = imported(folder, registry)
     assert report.taken.n_priors == 4
@@ -397,7 +404,7 @@ def test_bad_lines_are_reported_and_the_others_are_kept(folder: Path, registry: 
     assert found["bad"][0] == {"file": RECORDS_FILE, "number": 6, "reason": "it is not a workload's number and a record"}
 
 
-def test_a_folder_of_which_nothing_can_be_used(folder: Path, registry: Registry) -> None:
+def test_a_folder_of_which_nothing_can_be_used(folder: Path, registry: Registry, one_reader: None) -> None:
     (folder / RECORDS_FILE).write_text("[\n", encoding="utf-8")
     with pytest.raises(CorruptBlob, match=rf"no record of .* can be used: {RECORDS_FILE}:1: "):
         imported(folder, registry)
@@ -405,7 +412,7 @@ def test_a_folder_of_which_nothing_can_be_used(folder: Path, registry: Registry)
 
 
 @pytest.fixture
-def pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def pools(tmp_path: Path, one_reader: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pools of their own lock, that measure in a hurry."""
 
     def small(target: Any) -> WarmPool:

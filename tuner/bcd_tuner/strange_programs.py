@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, IRModule, Op
 from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.analysis import verify_well_formed
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
@@ -94,7 +95,7 @@ def replay_on_module(module: str, trace: Json) -> Replayed:
 
 @functools.lru_cache(maxsize=4)
 def _modules(line: bytes) -> tuple[IRModule, IRModule]:
-    """The program as it is written, whose names its traces use, and under canonical names."""
+    """The program as it is written, whose names its traces use, and under canonical names as another process reads it."""
     value = json.loads(line)
     if not (isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)):
         raise CorruptBlob("it is not a hash and a program")
@@ -102,8 +103,10 @@ def _modules(line: bytes) -> tuple[IRModule, IRModule]:
     functions = list(source.functions.values()) if isinstance(source, IRModule) else []
     if len(functions) != 1 or not isinstance(functions[0], tirx.PrimFunc):
         raise CorruptBlob("it is not a program of one TIR function")
+    if not verify_well_formed(source, assert_mode=False):
+        raise CorruptBlob("it is not a well-formed program")
     _require_own_code(source)
-    return source, canonicalise(source)
+    return source, tvm.ir.load_json(tvm.ir.save_json(canonicalise(source)))
 
 
 def _text(encoded: str) -> str:
