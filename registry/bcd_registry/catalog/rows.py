@@ -375,7 +375,9 @@ def _number(row: RowMapping, name: str) -> float:
 
 
 def _json(row: RowMapping, name: str) -> Json:
-    return json.loads(row[name])
+    value = json.loads(row[name])
+    canonical_json(value)  # refuses what is no number, which is JSON to Python alone
+    return value
 
 
 def _table(row: RowMapping, name: str) -> dict[str, Json]:
