@@ -62,11 +62,13 @@ def _compare_programs(there: Program, here: Program) -> Iterator[WorkloadDiffere
 
 
 def _compare_stages(there: Stage, here: Stage, label: str) -> list[WorkloadDifference]:
-    """Loops that say what an axis says already are left out."""
+    """Loops that say what an axis says already are left out, and accesses over other axes altogether."""
     (loops, old), (other_loops, new) = _peeled(there.node), _peeled(here.node)
     found = list(walk(old, new, Place(Aspect.EXPRESSION, label)))
     if len(there.buffers) != len(here.buffers):  # then a buffer's number says nothing
         found = [d for d in found if d.aspect is not Aspect.BUFFER]
+    if any(d.aspect is Aspect.AXIS and not d.index for d in found):
+        return [d for d in found if d.aspect is not Aspect.ACCESS]
     if len(loops) == len(other_loops):
         found += walk(loops, other_loops, Place(Aspect.LOOP, label))
     else:

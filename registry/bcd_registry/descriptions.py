@@ -152,7 +152,8 @@ def shown(node: Json) -> str | int | float | bool | None:
         return _decimal(node[2]) if node[0] == "f" else shown(node[2])
     if kind_of(node) == "shape":
         return "x".join(plain(shown(dim)) for dim in node[1:])
-    return _expression(kind_of(node), node[1:])
+    kind = kind_of(node)
+    return _expression(kind, node[1:] if kind else node)
 
 
 def plain(value: Json) -> str:

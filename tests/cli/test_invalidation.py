@@ -140,6 +140,7 @@ def test_the_command_that_is_shown_does_it_and_restore_undoes_it(invoke: Invoke,
     assert lines[-1].strip() == f"bcd-registry restore {event_id[:12]}"
     assert standing(home) == {family.parent.id: event_id, family.child.id: "", family.grandchild.id: ""}
     assert "invalidated" in invoke("records", "list").stdout
+    assert "1 of them invalidated" in " ".join(invoke("stats").stdout.split())
     assert invoke("invalidate", *options).stdout == "nothing to take back; 1 record taken back before\n"
 
     shown_record = invoke("records", "show", family.parent.id[:8])

@@ -25,6 +25,7 @@ _WHOSE = {
     Relation.OP: "of its operator alone",
 }
 _SHOWN_REASONS = 3
+_LONGEST_CELL = 240
 
 
 def render_explained(explained: ExplainedPlan, *, every_field: bool = False) -> RenderableType:
@@ -107,7 +108,8 @@ def _left_out(explanation: Explanation, *, every_field: bool) -> Iterator[Render
 
 def _exact(tasks: Sequence[ExplainedTask]) -> Text:
     known = sum((task.plan.known_ms or 0.0) * task.plan.weight for task in tasks)
-    return Text(f"{count(len(tasks), 'exact task')}: reused as they are, {milliseconds(known)} ms in all")
+    as_is = "it is" if len(tasks) == 1 else "they are"
+    return Text(f"{count(len(tasks), 'exact task')}: reused as {as_is}, {milliseconds(known)} ms in all")
 
 
 def _indented(text: str) -> Padding:
@@ -133,4 +135,7 @@ def _environment_rows(difference: Difference) -> Iterator[tuple[str, str, Json, 
 
 
 def _cell(value: Json) -> str:
-    return "-" if value is None or value == "" else plain(value)
+    if value is None or value == "":
+        return "-"
+    text = value if isinstance(value, str) else canonical_json(value)
+    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"
