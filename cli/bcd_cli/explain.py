@@ -29,7 +29,7 @@ def explain(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[A B]", help="How the ids of two workloads, records or environments begin.", show_default=False
+            metavar="A B", help="How the ids of two workloads, records or environments begin.", show_default=False
         ),
     ] = None,
     model: Annotated[
