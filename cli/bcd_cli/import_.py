@@ -27,9 +27,7 @@ EPILOG = example(
 
 Source = Annotated[
     Path,
-    typer.Argument(
-        metavar="SOURCE", help="A folder of TVM's JSONDatabase, or a bundle that `export --bundle` wrote.", show_default=False
-    ),
+    typer.Argument(help="A folder of TVM's JSONDatabase, or a bundle that `export --bundle` wrote.", show_default=False),
 ]
 
 

@@ -574,11 +574,11 @@ def test_an_exported_folder_comes_back_under_the_same_keys(
 def test_tasks_without_a_result_are_named(
     registry: Registry, lowered: LoweredNetwork, spec: NetworkSpec, tmp_path: Path
 ) -> None:
-    with pytest.raises(NotFound, match="no schedule for net"):
+    with pytest.raises(NotFound, match="serves no schedule for net here"):
         export_database(spec, registry, tmp_path / "out", nothing)
     assert not (tmp_path / "out" / RECORDS_FILE).exists()
     publish(registry, lowered, untuned=True)
-    with pytest.raises(NotFound, match="no schedule for net"):
+    with pytest.raises(NotFound, match="serves no schedule for net here"):
         export_database(spec, registry, tmp_path / "out", nothing)
 
 
