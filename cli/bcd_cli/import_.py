@@ -58,7 +58,7 @@ def import_(
     _require_writable(state)
     if remeasure and trust:
         raise ConfigError("--remeasure and --trust exclude each other", hint="what is measured here needs no trust")
-    run = _import_folder if source.is_dir() else _import_file
+    run = _import_folder if _is_folder(source) else _import_file
     with stdout_to_stderr():
         from bcd_cli.progress import open_progress
 
@@ -87,6 +87,13 @@ def _require_writable(state: State) -> None:
         raise ReadOnly("the registry is read-only: nothing was imported", hint="leave out --read-only, or unset BCD_READ_ONLY")
     if not state.settings.registry_enabled:
         raise ConfigError("the registry is switched off: it would forget what it is given", hint="unset BCD_REGISTRY")
+
+
+def _is_folder(source: Path) -> bool:
+    try:
+        return source.is_dir()
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror or error}") from error
 
 
 def _import_folder(
@@ -138,9 +145,9 @@ def _read(source: Path) -> bytes:
     """
     from bcd_registry.bundle import MAX_BUNDLE_BYTES
 
-    if not source.is_file():
-        raise ConfigError(f"{source} is neither a folder nor a file", hint="give a JSONDatabase folder or a bundle")
     try:
+        if not source.is_file():
+            raise ConfigError(f"{source} is neither a folder nor a file", hint="give a JSONDatabase folder or a bundle")
         with source.open("rb") as file:
             return file.read(MAX_BUNDLE_BYTES + 1)
     except OSError as error:

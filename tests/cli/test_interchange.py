@@ -121,6 +121,8 @@ def test_a_workload_that_is_described_wrongly(invoke: Invoke, home: Path, bundle
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere is neither a folder nor a file"),
+        (["/dev/null"], "/dev/null is neither a folder nor a file"),
+        (["x" * 300], "cannot be read: File name too long"),
         (["folder"], "is no JSONDatabase: there is no file database_workload.json"),
         (["folder", "--trust"], "are for bundles"),
         (["folder", "--model", "v1"], "are for bundles"),

@@ -279,6 +279,12 @@ def programs_calling(name: str) -> Any:
     return worker_programs.calling(name)
 
 
+def unwritten() -> Any:
+    """A program that writes to a buffer which nobody gives it."""
+    function = product()["main"]
+    return tvm.IRModule({"main": tirx.PrimFunc(list(function.params)[:2], function.body).with_attr("global_symbol", "main")})
+
+
 def two_functions() -> Any:
     one = product()["main"]
     return tvm.IRModule({"main": one, "other": one.with_attr("global_symbol", "other")})
@@ -294,6 +300,7 @@ BAD_WORKLOADS: dict[str, tuple[Callable[[], Any], str]] = {
     "no program in it": (lambda: encoded(b"{}"), ""),
     "a number": (lambda: as_line(tirx.IntImm("int32", 1)), "not a program of one TIR function"),
     "two functions": (lambda: as_line(two_functions()), "not a program of one TIR function"),
+    "not well-formed": (lambda: as_line(unwritten()), "not a well-formed program"),
     "outside function": (lambda: as_line(calling_outside()), "call_extern"),
 }
 
