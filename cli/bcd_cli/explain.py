@@ -28,9 +28,7 @@ def explain(
     ctx: typer.Context,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[A B]", help="How the ids of two workloads, records or environments begin.", show_default=False
-        ),
+        typer.Argument(metavar="A B", help="How the ids of two workloads, records or environments begin.", show_default=False),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="The network whose tasks are explained.", show_default=False)

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 EPILOG = example("bcd-registry export --model v1 tuning-logs", "bcd-registry export --model v1 --bundle ppocr-det-v4.bcd")
 
+_FOR_OTHERS = 0o644
+"""A bundle is made to be given away."""
+
 
 def export(
     ctx: typer.Context,
     model: options.Model,
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", help="Where TVM's JSONDatabase is written: a new folder.", show_default=False),
+        typer.Argument(help="Where TVM's JSONDatabase is written: a new folder.", show_default=False),
     ] = None,
     bundle: Annotated[
         Path | None,
@@ -47,7 +50,9 @@ def export(
     if folder is not None:
         _export_folder(state, model, folder, shape=shape, target=target, as_json=as_json)
     elif shape or target:
-        raise ConfigError("a bundle is of a version as it was tuned: --shape and --target don't change it", hint="leave them out")
+        raise ConfigError(
+            "a bundle is of a version as it was tuned: --shape and --target don't change it", hint="leave them out"
+        )
     elif bundle is not None:
         _export_bundle(state, model, bundle, as_json=as_json)
 
@@ -107,5 +112,6 @@ def _write(path: Path, data: bytes) -> None:
 
     try:
         write_whole(path, data, temporary=path.parent, prefix=".export-")
+        path.chmod(_FOR_OTHERS)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}", hint="give another place") from error

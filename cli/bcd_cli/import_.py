@@ -27,9 +27,7 @@ EPILOG = example(
 
 Source = Annotated[
     Path,
-    typer.Argument(
-        metavar="SOURCE", help="A folder of TVM's JSONDatabase, or a bundle that `export --bundle` wrote.", show_default=False
-    ),
+    typer.Argument(help="A folder of TVM's JSONDatabase, or a bundle that `export --bundle` wrote.", show_default=False),
 ]
 
 
@@ -61,7 +59,7 @@ def import_(
     _require_writable(state)
     if remeasure and trust:
         raise ConfigError("--remeasure and --trust exclude each other", hint="what is measured here needs no trust")
-    run = _import_folder if source.is_dir() else _import_file
+    run = _import_folder if _is_folder(source) else _import_file
     with stdout_to_stderr():
         from bcd_cli.progress import open_progress
 
@@ -92,8 +90,15 @@ def _require_writable(state: State) -> None:
         raise ConfigError("the registry is switched off: it would forget what it is given", hint="unset BCD_REGISTRY")
 
 
+def _is_folder(source: Path) -> bool:
+    try:
+        return source.is_dir()
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror or error}") from error
+
+
 def _import_folder(
-    state: State,
+    _state: State,
     source: Path,
     registry: Registry,
     progress: ProgressSink,
@@ -141,9 +146,9 @@ def _read(source: Path) -> bytes:
     """
     from bcd_registry.bundle import MAX_BUNDLE_BYTES
 
-    if not source.is_file():
-        raise ConfigError(f"{source} is neither a folder nor a file", hint="give a JSONDatabase folder or a bundle")
     try:
+        if not source.is_file():
+            raise ConfigError(f"{source} is neither a folder nor a file", hint="give a JSONDatabase folder or a bundle")
         with source.open("rb") as file:
             return file.read(MAX_BUNDLE_BYTES + 1)
     except OSError as error:
@@ -162,6 +167,7 @@ def _spec(state: State, bundle: Bundle, model: str | None, target: str | None) -
         model = next((label for label, s in named if (s.name, s.version) == (network.name, network.version)), None)
     if model is None:
         raise ConfigError(
-            f"--remeasure needs the network {bundle.network.name!r} itself", hint="give its file with --model, or name it in toml"
+            f"--remeasure needs the network {bundle.network.name!r} itself",
+            hint="give its file with --model, or name it in toml",
         )
     return options.resolve(state, model, shape=None, target=target, trials=None, time_budget=None)

@@ -98,8 +98,8 @@ def restore(
 
     state = state_of(ctx)
     with state.open_registry() as registry:
-        what = event if event is not None else [find_record(registry, prefix).id for prefix in record or []]
-        done = registry.restore(what, reason)
+        chosen = event or [find_record(registry, prefix).id for prefix in record or []]
+        done = registry.restore(chosen, reason)
     if as_json:
         print_json({"schema": 1, "event": done.id, "reason": done.reason, "records": list(done.records)})
         return

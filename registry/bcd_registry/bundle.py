@@ -113,7 +113,9 @@ def pack_bundle(bundle: Bundle) -> bytes:
     try:
         read_bundle(packed)
     except CorruptBlob as error:
-        raise ConfigError(f"it would not be read again: {error.message}", hint="export a JSONDatabase folder instead") from error
+        raise ConfigError(
+            f"it would not be read again: {error.message}", hint="export a JSONDatabase folder instead"
+        ) from error
     return packed
 
 

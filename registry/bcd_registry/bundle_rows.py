@@ -135,7 +135,7 @@ def parse_rows(data: bytes) -> Rows:
         raise bad_bundle(f"its rows are not JSON: {error}") from error
     if not canonical or not isinstance(value, dict):
         raise bad_bundle("its rows are not canonical JSON")
-    if value.get("format") != FORMAT:
+    if type(value.get("format")) is not int or value["format"] != FORMAT:
         raise bad_bundle(f"it has the format {value.get('format')!r:.40}, this release reads {FORMAT}")
     try:
         rows = Rows.model_validate_json(data)

@@ -152,7 +152,8 @@ def shown(node: Json) -> str | int | float | bool | None:
         return _decimal(node[2]) if node[0] == "f" else shown(node[2])
     if kind_of(node) == "shape":
         return "x".join(plain(shown(dim)) for dim in node[1:])
-    return _expression(kind_of(node), node[1:])
+    kind = kind_of(node)
+    return _expression(kind, node[1:] if kind else node)
 
 
 def plain(value: Json) -> str:
@@ -183,12 +184,16 @@ def _stage(statement: Json, scalars: Mapping[int, int]) -> Stage:
 
 
 class _Numbering:
-    """Numbers variables and buffers in the order they are met; scalar arguments keep the numbers they are given."""
+    """Numbers variables and buffers in the order they are met; scalar arguments keep the numbers they are given.
+
+    The iterators of blocks get names that tell which axis they are.
+    """
 
     def __init__(self, scalars: Mapping[int, int]) -> None:
         self.buffers: dict[int, int] = {}
-        self._variables = dict(scalars)
+        self._variables: dict[int, int | str] = dict(scalars)
         self._n_scalars = len(scalars)
+        self._n_blocks = 0
 
     def apply(self, node: Json) -> Json:
         """The same node in the new numbers."""
@@ -202,8 +207,16 @@ class _Numbering:
         if kind in NAME_A_BUFFER:
             return [kind, self._buffer(node[1]), *map(self.apply, node[2:])]
         if kind == "block" and len(node) == _N_BLOCK_PARTS:
+            self._name_axes(node[1])
             return [*map(self.apply, node[:-1]), sorted(map(self._buffer, node[-1]))]
         return [self.apply(child) for child in node]
+
+    def _name_axes(self, iterators: Json) -> None:
+        self._n_blocks += 1
+        block = f"{self._n_blocks}." if self._n_blocks > 1 else ""
+        for index, iterator in enumerate(iterators, start=1):
+            if kind_of(iterator) == "iter":
+                self._variables.setdefault(iterator[2][1], f"axis {block}{index}")
 
     def _buffer(self, number: int) -> int:
         return self.buffers.setdefault(number, len(self.buffers))
@@ -225,8 +238,10 @@ def _main(stages: Sequence[Stage]) -> int:
 
 def _expression(kind: str, rest: list[Any]) -> str:
     first = plain(shown(rest[0])) if rest else ""
-    if kind in ("v", "buffer", "load"):
-        return f"{'v' if kind == 'v' else 'b'}{first}"
+    if kind in ("buffer", "load"):
+        return f"b{first}"
+    if kind == "v":
+        return first if first.startswith("axis ") else f"v{first}"
     if kind == "call":
         kind, rest = first.rpartition(".")[2], rest[3:]
     inner = ", ".join(plain(shown(child)) for child in rest)
@@ -235,6 +250,7 @@ def _expression(kind: str, rest: list[Any]) -> str:
 
 def _decimal(text: Json) -> float | str:
     try:
-        return float.fromhex(text)
+        value = float.fromhex(text)
     except (TypeError, ValueError, OverflowError):
         return plain(text)
+    return value if math.isfinite(value) else plain(text)

@@ -25,7 +25,7 @@ class TakenIn:
     Attributes:
         n_published: Records that it serves as results now.
         n_priors: Records that it keeps as priors now.
-        n_known: Records that it had already, in the same or a further state; one that was quarantined or taken back here stays so.
+        n_known: Records that it had already, in the same or a further state; what was quarantined or taken back here stays so.
         n_refused: Records that are of no use as priors: they say that the untuned program is the best.
         new_network: Whether the version of the network was new.
         notes: Lines for people.

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .comparison import WorkloadDifference, compare_workloads, in_words
+from .comparison import compare_workloads
 from .descriptions import likeness, outline
+from .differences import WorkloadDifference, in_words
 from .lookup import Known, refuted_priors
 from .model import Environment, Event, Grade, Json, Match, RecordState, Refutation, TuningRecord, Workload
 from .staleness import DEFAULT_POLICY, Difference, FieldClass, StalenessPolicy, compare, doubts

@@ -116,9 +116,7 @@ def _grades_then(registry: Registry, records: Sequence[TuningRecord], now_s: flo
     return {grade: counts[grade] for grade in Grade if counts[grade]}
 
 
-def _grades_in(
-    registry: Registry, environment_key: str, keys: Iterable[str], gone: set[str], now_s: float
-) -> Iterable[Grade]:
+def _grades_in(registry: Registry, environment_key: str, keys: Iterable[str], gone: set[str], now_s: float) -> Iterable[Grade]:
     workloads = list(registry.get_workloads(sorted(keys)).values())
     known = registry.find_known(workloads)
     left = replace(known, records=[record for record in known.records if record.id not in gone])

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .comparison import WorkloadDifference, compare_workloads
+from .comparison import compare_workloads
+from .differences import WorkloadDifference
 from .errors import ConfigError, NotFound
 from .explain import environment_as_json, workloads_as_json
 from .model import Environment, Json, Selection, TuningRecord, Workload

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from typer.testing import CliRunner
 
 from bcd_cli.main import app
 from bcd_cli.rendering.explain import render_comparison, render_explained
-from bcd_registry.comparison import Aspect, WorkloadDifference
+from bcd_registry.differences import Aspect, WorkloadDifference
 from bcd_registry.explain import Cause, Closest, Explanation, LeftOut, RecordGap, Relation
 from bcd_registry.model import Environment, Grade, PriorSource, RecordState, TuningRecord, Workload
 from bcd_registry.naming import Comparison, Kind
@@ -25,9 +23,9 @@ from bcd_registry.staleness import compare
 from bcd_tuner.explaining import ExplainedPlan, ExplainedTask
 from bcd_tuner.report import Plan, TaskPlan
 from tests.cli.conftest import Invoke
+from tests.cli.goldens import assert_golden
 from tests.cli.values import fill_registry
 
-GOLDEN = Path(__file__).with_name("golden")
 OLD = Environment({"tvm": "0.26.0", "isa": ["avx2", "fma"], "target": {"mcpu": "znver3", "cores": 2}, "cpu_model": "EPYC"})
 NEW = Environment({"tvm": "0.27.0", "isa": ["fma", "sve"], "target": {"mcpu": "znver4", "cores": 2}, "cpu_model": "Xeon"})
 
@@ -88,7 +86,9 @@ def make_explained() -> ExplainedPlan:
     own = Closest(Relation.WORKLOAD, LONG, record_of(LONG, depth=16), 0.0, (gap,), tuple(compare(OLD, NEW)))
     left_out = (
         LeftOut(Cause.DAMAGED, Relation.WORKLOAD, "a trace blob is not JSON", ("aa" * 32,)),
-        LeftOut(Cause.REFUTED, Relation.CLUSTER, "refuted by run ab12cd34: what it gave was 1.50 times slower", ("bb" * 32,) * 3),
+        LeftOut(
+            Cause.REFUTED, Relation.CLUSTER, "refuted by run ab12cd34: what it gave was 1.50 times slower", ("bb" * 32,) * 3
+        ),
     )
     tasks = (
         _task(SOFTMAX, Grade.EXACT, 0, "published at 1.25 ms, searched for 32 trials, 32 asked", weight=2),
@@ -109,12 +109,6 @@ def make_explained() -> ExplainedPlan:
     return ExplainedPlan(Plan("ppocr-det", "v6", "{}", tuple(task.plan for task in tasks), 0.5, basis), tasks)
 
 
-def text_of(renderable: RenderableType) -> str:
-    file = io.StringIO()
-    Console(file=file, width=80, color_system=None).print(renderable, crop=False)
-    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
-
-
 WORKLOADS = Comparison(Kind.WORKLOADS, HALF.key, CONV.key, (HALF, CONV), workload=(EPILOGUE, *AXES, *SHAPES))
 ENVIRONMENTS = Comparison(Kind.ENVIRONMENTS, "12" * 32, "34" * 32, environment=tuple(compare(OLD, NEW)))
 
@@ -130,11 +124,7 @@ ENVIRONMENTS = Comparison(Kind.ENVIRONMENTS, "12" * 32, "34" * 32, environment=t
     ],
 )
 def test_golden(name: str, renderable: RenderableType) -> None:
-    path, text = GOLDEN / f"{name}.txt", text_of(renderable)
-    if os.environ.get("BCD_ACCEPT"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-    assert max(map(len, text.splitlines())) <= 80
+    assert_golden(name, renderable)
 
 
 @pytest.fixture
@@ -187,7 +177,7 @@ def test_an_unknown_task_offers_the_nearest(invoke: Invoke, asked: list[Any], mo
     result = invoke("explain", "--model", model, "--task", "fused_softmx")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "no task of ppocr-det is called 'fused_softmx'" in result.stderr
-    assert "did you mean 'fused_softmax'?" in result.stderr
+    assert "did you mean 'fused_softmax'" in result.stderr
     assert "hint: `explain --json`" in invoke("explain", "--model", model, "--task", "zzz").stderr
 
 

@@ -92,7 +92,16 @@ def test_what_went_in_goes_out_again(invoke: Invoke, tmp_path: Path, bundle: Pat
     refused(invoke("export", "--model", "ocr", "--bundle", str(out)), 2, "is there already")
 
 
-SOME = ("empty", "half", "absolute name", "name out of the folder", "huge member", "other bytes", "next format", "trace of another")
+SOME = (
+    "empty",
+    "half",
+    "absolute name",
+    "name out of the folder",
+    "huge member",
+    "other bytes",
+    "next format",
+    "trace of another",
+)
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -112,6 +121,8 @@ def test_a_workload_that_is_described_wrongly(invoke: Invoke, home: Path, bundle
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere is neither a folder nor a file"),
+        (["/dev/null"], "/dev/null is neither a folder nor a file"),
+        (["x" * 300], "cannot be read: File name too long"),
         (["folder"], "is no JSONDatabase: there is no file database_workload.json"),
         (["folder", "--trust"], "are for bundles"),
         (["folder", "--model", "v1"], "are for bundles"),

@@ -58,6 +58,15 @@ dtypes = { input = "float32" }
 """
 
 
+_TOML_VALUES = (
+    *("0", "-1", "1", "9" * 5000, "0x" + "f" * 5000, "1e400", "nan", "-inf", "true", "1979-05-27", "{}", "[]", "[[1, 2], [3]]"),
+    *("''", "'x'", "'\\'", "'~nobody/x'", "'~'", "'../../etc/passwd'", '"\\u0000"', '"\\u001b[31m"'),
+    *("[" * 5000 + "]" * 5000, "{a = " * 500 + "1" + "}" * 500, f"'{'x' * 100_000}'", f"[{'1,' * 50_000}]"),
+    *("'postgresql://u:secret@h:99999999/d'", "'sqlite:///'", "'s3://'", "'http://[::1'", "'90d'", "'9e9d'", f"'{'9' * 400}d'"),
+    *("'''\n" + " " * 100_000 + "\n'''", "'''\n" + "[" * 100_000 + "\n'''"),
+)
+
+
 class Unverified(AssertionError):
     """Something was taken that does not hold what it must."""
 
@@ -97,7 +106,19 @@ def settings_format(folder: Path) -> Format:
         require(all(network.trials > 0 for network in settings.networks.values()), "trials are positive")
         require(settings.local_cache_mib >= 0, "a size is not negative")
 
-    return Format("settings", lambda rng: mutate_bytes(rng, seed, [seed]), read)
+    def mutate(rng: Generator) -> bytes:
+        return mutate_bytes(rng, seed, [seed]) if rng.random() < 0.5 else _with_other_value(rng)
+
+    return Format("settings", mutate, read)
+
+
+def _with_other_value(rng: Generator) -> bytes:
+    """The settings with one value replaced by a hostile one, well written."""
+    lines = SETTINGS.splitlines()
+    place = one_of(rng, [i for i, line in enumerate(lines) if "=" in line])
+    name = lines[place].partition("=")[0]
+    lines[place] = f"{name}= {one_of(rng, _TOML_VALUES)}"
+    return "\n".join(lines).encode(errors="surrogatepass")
 
 
 def blob_format(folder: Path) -> Format:

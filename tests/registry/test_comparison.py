@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcd_registry.comparison import Aspect, WorkloadDifference, compare_workloads, in_words
+from bcd_registry.comparison import compare_workloads
 from bcd_registry.descriptions import MAIN_BLOCK, likeness, outline, read_program
+from bcd_registry.differences import Aspect, WorkloadDifference, in_words
 from bcd_registry.model import Workload, canonical_json, digest_of
 
 SPATIAL, REDUCTION = 0, 2
@@ -138,9 +139,9 @@ def test_every_number_that_differs_is_named_and_nothing_else(data: st.DataObject
     assert {(d.there, d.here) for d in of[Aspect.DTYPE]} == {(there.dtype, here.dtype)} - {(here.dtype, here.dtype)}
     assert [d.where for d in of[Aspect.WEIGHT]] == ["argument 2"] * (there.free != here.free)
     assert bool(of[Aspect.SHAPE]) == (there.shape != here.shape)
-    assert [(d.part, d.there, d.here) for d in of[Aspect.ATTRIBUTE]] == [
-        ("tirx.noalias", there.noalias, here.noalias)
-    ] * (there.noalias != here.noalias)
+    assert [(d.part, d.there, d.here) for d in of[Aspect.ATTRIBUTE]] == [("tirx.noalias", there.noalias, here.noalias)] * (
+        there.noalias != here.noalias
+    )
     named = {Aspect.EXTENT, Aspect.CONSTANT, Aspect.DTYPE, Aspect.WEIGHT, Aspect.SHAPE, Aspect.ATTRIBUTE}
     assert {d.aspect for d in found} <= named
     assert bool(found) == (describe(there) != describe(here))
@@ -200,8 +201,12 @@ def test_no_change_of_a_leaf_goes_unnamed(path: tuple[Any, ...]) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0, "i", "f", "v", "load", "block"]),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.sampled_from(["scheme", "params", "buffers", "layout_free", "attrs", "body", "x"]), inner, max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["scheme", "params", "buffers", "layout_free", "attrs", "body", "x"]), inner, max_size=6
+        )
+    ),
     max_leaves=8,
 )
 texts = json_values.map(json.dumps) | st.sampled_from(["", "{", "[" * 3000 + "]" * 3000, describe(BASE), '{"body": 1}'])
@@ -220,7 +225,7 @@ def test_whatever_is_written_there_is_no_error(one: str, other: str) -> None:
     [
         ({"operation": "Mul"}, "main block: expression Add(b1, Add(b0, 1.0)) there, Mul(b1, Mul(b0, 1.0)) here"),
         ({"axes": ((SPATIAL, 4), (SPATIAL, 3))}, "reduction axis 2"),
-        ({"axes": ((SPATIAL, 4),)}, "main block: axis"),
+        ({"axes": ((SPATIAL, 4),)}, "main block: axis spatial 4, reduction 3 there, spatial 4 here"),
     ],
 )
 def test_other_structure(changes: dict[str, Any], text: str) -> None:

@@ -69,7 +69,9 @@ def test_the_same_state_gives_the_same_bytes(registry: Registry, other: Registry
 
 def test_a_parent_that_stays_here_and_a_cost_model_are_not_named(registry: Registry) -> None:
     fill(registry)
-    lonely = make_record(CONV, KEY, state=RecordState.CHECKED, run_id="lonely", parent_id=hex_of("elsewhere"), cost_model_id=hex_of("model"))
+    lonely = make_record(
+        CONV, KEY, state=RecordState.CHECKED, run_id="lonely", parent_id=hex_of("elsewhere"), cost_model_id=hex_of("model")
+    )
     registry.publish([lonely])
     found = next(record for record in bundle_of(registry, "ocr", "v1")[0].records if record.id == lonely.id)
     assert (found.parent_id, found.cost_model_id) == (None, None)

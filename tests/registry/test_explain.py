@@ -141,7 +141,11 @@ def test_a_version_is_a_reason_as_the_policy_says() -> None:
             Cause.DAMAGED,
             "1 record of its own, damaged: a trace blob is not JSON",
         ),
-        ({"state": RecordState.QUARANTINED, "reason": "its output differs"}, Cause.QUARANTINED, "quarantined: its output differs"),
+        (
+            {"state": RecordState.QUARANTINED, "reason": "its output differs"},
+            Cause.QUARANTINED,
+            "quarantined: its output differs",
+        ),
         ({"invalidated": EVENT.id}, Cause.INVALIDATED, "invalidated: the fan had stopped"),
         ({"invalidated": "f" * 32}, Cause.INVALIDATED, "invalidated: by event ffffffffffff"),
     ],

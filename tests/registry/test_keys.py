@@ -121,6 +121,7 @@ def test_a_cost_model_is_named_as_the_catalog_names_it() -> None:
     snapshot = make_snapshot()
     row = cost_model_row(snapshot, blob_digest(snapshot.booster), blob_digest(snapshot.samples))
     assert snapshot.id == row["id"]
-    for changes in ({"target": "{}"}, {"booster": b"x"}, {"samples": b"x"}, {"metadata": {}}):
-        assert make_snapshot(**changes).id != snapshot.id
+    others: dict[str, Any] = {"target": "{}", "booster": b"x", "samples": b"x", "metadata": {}}
+    for name, value in others.items():
+        assert make_snapshot(**{name: value}).id != snapshot.id
     assert make_snapshot(created_at=1.0).id == snapshot.id

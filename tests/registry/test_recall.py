@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from bcd_registry.blobs.local import LocalBlobs
 from bcd_registry.catalog.read_only import ReadOnlyCatalog
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import ConfigError, NotFound, ReadOnly
-from bcd_registry.model import EventKind, Grade, Match, RecordState, Selection, TuningRecord, Workload
+from bcd_registry.model import Event, EventKind, Grade, Match, RecordState, Selection, TuningRecord, Workload
 from bcd_registry.registry import Registry
 from bcd_registry.staleness import DEFAULT_POLICY, OnVersion, StalenessPolicy
 from bcd_registry.testing.values import ENVIRONMENT, hex_of, make_environment, make_record, make_workload
@@ -112,7 +112,7 @@ def test_drift_makes_a_prior_and_a_steady_check_a_result_again(
 
 
 def test_a_reason_and_records_are_wanted(registry: Registry, best: TuningRecord) -> None:
-    for call in (
+    calls: tuple[Callable[[], Event], ...] = (
         lambda: registry.invalidate([], "why"),
         lambda: registry.invalidate([best.id], " "),
         lambda: registry.restore([], "why"),
@@ -120,7 +120,8 @@ def test_a_reason_and_records_are_wanted(registry: Registry, best: TuningRecord)
         lambda: registry.mark_drift({}, "why"),
         lambda: registry.mark_drift({best.id: ""}, "why"),
         lambda: registry.clear_drift([best.id], ""),
-    ):
+    )
+    for call in calls:
         with pytest.raises(ConfigError):
             call()
     with pytest.raises(NotFound):
@@ -159,12 +160,13 @@ def test_lookups_follow_the_policy(registry: Registry, strict: Registry, best: T
 def test_a_reader_may_look_but_not_take_back(catalog: SqlCatalog, blobs: LocalBlobs, best: TuningRecord) -> None:
     reader = Registry(ReadOnlyCatalog(catalog), blobs)
     assert len(reader.select(Selection(record=best.id))) == 1
-    for call in (
+    calls: tuple[Callable[[], Event], ...] = (
         lambda: reader.invalidate([best.id], "why"),
         lambda: reader.restore([best.id], "why"),
         lambda: reader.mark_drift({best.id: "slower"}, "why"),
         lambda: reader.clear_drift([best.id], "why"),
-    ):
+    )
+    for call in calls:
         with pytest.raises(ReadOnly) as caught:
             call()
         assert caught.value.exit_code == 9

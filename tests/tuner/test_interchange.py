@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
 import os
@@ -26,7 +27,7 @@ from bcd_registry.blobs.memory import MemoryBlobs
 from bcd_registry.bundle import Bundle, pack_bundle, read_bundle
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import ConfigError, CorruptBlob, MeasureError, NotFound
-from bcd_registry.model import Grade, NetworkSpec, NetworkVersion, RecordState, Task, TuningRecord
+from bcd_registry.model import Grade, NetworkSpec, NetworkVersion, RecordState, TuningRecord
 from bcd_registry.registry import Registry
 from bcd_registry.staleness import environment_key
 from bcd_tuner import imports, interchange, remeasuring
@@ -66,7 +67,7 @@ def drawn(mod: Any, n: int) -> list[Any]:
     context, spaces = programs.context_of(mod)
     read, postprocs = [read_space(space) for space in spaces], list(context.space_generator.postprocs)
     found: list[Any] = []
-    for seed in range(10 * n):
+    for seed in range(1, 10 * n):
         space = read[seed % len(read)]
         schedule = apply_decisions(mod, space, (None,) * len(space.sites), postprocs, seed)
         if schedule is not None and read_decisions(schedule) not in [read_decisions(other) for other in found]:
@@ -91,7 +92,9 @@ def write_stock(folder: Path, tuned: Sequence[tuple[Any, Sequence[Any]]]) -> Pat
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two programs: one with three schedules and a failure, one with one schedule."""
-    folder = write_stock(tmp_path_factory.mktemp("stock") / "logs", [(product(), drawn(product(), 3)), (scores(), drawn(scores(), 1))])
+    folder = write_stock(
+        tmp_path_factory.mktemp("stock") / "logs", [(product(), drawn(product(), 3)), (scores(), drawn(scores(), 1))]
+    )
     failed = records_in(folder)[0]
     failed[1][1] = [1e10]
     append(folder / RECORDS_FILE, failed)
@@ -142,7 +145,12 @@ def read(folder: Path, reader: Reader) -> FoundDatabase:
 
 
 def as_line(mod: Any) -> Line:
-    return ["0", base64.b64encode(tvm.ir.save_json(mod).encode()).decode()]
+    return encoded(tvm.ir.save_json(mod).encode())
+
+
+def encoded(text: bytes) -> Line:
+    """A line as TVM writes it, under a hash that is wrong."""
+    return ["0", base64.b64encode(len(text).to_bytes(8, "little") + text).decode()]
 
 
 def test_a_folder_of_stock_tvm_is_read_under_our_own_keys(stock: Path, reader: Reader) -> None:
@@ -228,7 +236,7 @@ BAD_RECORDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut": (cut_line, "not JSON"),
     "blank": (text_of(""), "not JSON"),
     "deep": (text_of("[" * 100_000), "not JSON"),
-    "not a number": (text_of('[0, [[[], []], [NaN], null, null]]'), "NaN is not a JSON number"),
+    "not a number": (text_of("[0, [[[], []], [NaN], null, null]]"), "NaN is not a JSON number"),
     "object": (text_of("{}"), "a workload's number and a record"),
     "number is none": (changed(lambda line: line.__setitem__(0, True)), "a workload's number"),
     "short": (changed(lambda line: line[1].pop()), "a trace, times, a target and arguments"),
@@ -271,6 +279,12 @@ def programs_calling(name: str) -> Any:
     return worker_programs.calling(name)
 
 
+def unwritten() -> Any:
+    """A program that writes to a buffer which nobody gives it."""
+    function = product()["main"]
+    return tvm.IRModule({"main": tirx.PrimFunc(list(function.params)[:2], function.body).with_attr("global_symbol", "main")})
+
+
 def two_functions() -> Any:
     one = product()["main"]
     return tvm.IRModule({"main": one, "other": one.with_attr("global_symbol", "other")})
@@ -278,13 +292,15 @@ def two_functions() -> Any:
 
 BAD_WORKLOADS: dict[str, tuple[Callable[[], Any], str]] = {
     "no JSON": (lambda: "[", "Expecting value"),
-    "object": (lambda: {}, "a hash and a program"),
+    "object": (dict, "a hash and a program"),
     "three parts": (lambda: ["0", "", ""], "a hash and a program"),
     "no base64": (lambda: ["0", "%%"], "base64"),
-    "empty": (lambda: ["0", ""], ""),
-    "no program in it": (lambda: ["0", base64.b64encode(b"{}").decode()], ""),
+    "no length": (lambda: ["0", base64.b64encode(b"{}").decode()], "not as long as it says"),
+    "empty": (lambda: encoded(b""), "Expecting value"),
+    "no program in it": (lambda: encoded(b"{}"), ""),
     "a number": (lambda: as_line(tirx.IntImm("int32", 1)), "not a program of one TIR function"),
     "two functions": (lambda: as_line(two_functions()), "not a program of one TIR function"),
+    "not well-formed": (lambda: as_line(unwritten()), "not a well-formed program"),
     "outside function": (lambda: as_line(calling_outside()), "call_extern"),
 }
 
@@ -354,6 +370,12 @@ def test_a_file_of_programs_that_is_too_large(folder: Path, reader: Reader, monk
         read(folder, reader)
 
 
+@pytest.fixture
+def one_reader(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports read with the process that is there already."""
+    monkeypatch.setattr(imports, "open_reader", lambda target: contextlib.nullcontext(reader))
+
+
 def imported(folder: Path, registry: Registry, **options: Any) -> ImportReport:
     return import_database(folder, registry, TARGET, nothing, **options)
 
@@ -371,7 +393,7 @@ def test_what_was_imported_is_a_prior_that_never_equals_what_is_measured_here(st
     assert {(prior.record.trials, prior.record.depth) for prior in match.priors} == {(0, 0)}
 
 
-def test_importing_a_folder_again_changes_nothing(stock: Path, registry: Registry) -> None:
+def test_importing_a_folder_again_changes_nothing(stock: Path, registry: Registry, one_reader: None) -> None:
     imported(stock, registry)
     before = (registry.list_records(limit=100), registry.counts())
     again = imported(stock, registry)
@@ -380,7 +402,7 @@ def test_importing_a_folder_again_changes_nothing(stock: Path, registry: Registr
     assert (registry.list_records(limit=100), registry.counts()) == before
 
 
-def test_bad_lines_are_reported_and_the_others_are_kept(folder: Path, registry: Registry) -> None:
+def test_bad_lines_are_reported_and_the_others_are_kept(folder: Path, registry: Registry, one_reader: None) -> None:
     append(folder / RECORDS_FILE, *(["x"] for _ in range(12)))
     report = imported(folder, registry)
     assert report.taken.n_priors == 4
@@ -389,7 +411,7 @@ def test_bad_lines_are_reported_and_the_others_are_kept(folder: Path, registry: 
     assert found["bad"][0] == {"file": RECORDS_FILE, "number": 6, "reason": "it is not a workload's number and a record"}
 
 
-def test_a_folder_of_which_nothing_can_be_used(folder: Path, registry: Registry) -> None:
+def test_a_folder_of_which_nothing_can_be_used(folder: Path, registry: Registry, one_reader: None) -> None:
     (folder / RECORDS_FILE).write_text("[\n", encoding="utf-8")
     with pytest.raises(CorruptBlob, match=rf"no record of .* can be used: {RECORDS_FILE}:1: "):
         imported(folder, registry)
@@ -397,7 +419,7 @@ def test_a_folder_of_which_nothing_can_be_used(folder: Path, registry: Registry)
 
 
 @pytest.fixture
-def pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def pools(tmp_path: Path, one_reader: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pools of their own lock, that measure in a hurry."""
 
     def small(target: Any) -> WarmPool:
@@ -414,7 +436,9 @@ def exact(registry: Registry, mod: Any, depth: int) -> TuningRecord | None:
 
 
 @pytest.mark.slow
-def test_what_passes_its_check_here_is_published_with_the_times_of_here(tmp_path: Path, registry: Registry, pools: None) -> None:
+def test_what_passes_its_check_here_is_published_with_the_times_of_here(
+    tmp_path: Path, registry: Registry, pools: None
+) -> None:
     folder = write_stock(tmp_path / "logs", [(product(128), drawn(product(128), 4))])
     report = imported(folder, registry, measure=True)
     assert report.remeasured
@@ -526,7 +550,12 @@ def test_stock_tvm_applies_an_exported_folder(
 ) -> None:
     publish(registry, lowered)
     report = export_database(spec, registry, tmp_path / "out", nothing)
-    assert (report.n_tasks, report.n_schedules, report.n_untuned, report.missing) == (len(lowered.tasks), len(lowered.tasks), 0, ())
+    assert (report.n_tasks, report.n_schedules, report.n_untuned, report.missing) == (
+        len(lowered.tasks),
+        len(lowered.tasks),
+        0,
+        (),
+    )
     assert [line[1][1] for line in records_in(tmp_path / "out")] == [[1.25e-4, 1.5e-4, 1.75e-4]] * len(lowered.tasks)
     arguments = [sys.executable, "-c", STOCK_TVM, spec.source, str(tmp_path / "out"), spec.target]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
@@ -552,11 +581,11 @@ def test_an_exported_folder_comes_back_under_the_same_keys(
 def test_tasks_without_a_result_are_named(
     registry: Registry, lowered: LoweredNetwork, spec: NetworkSpec, tmp_path: Path
 ) -> None:
-    with pytest.raises(NotFound, match="no schedule for net"):
+    with pytest.raises(NotFound, match="serves no schedule for net here"):
         export_database(spec, registry, tmp_path / "out", nothing)
     assert not (tmp_path / "out" / RECORDS_FILE).exists()
     publish(registry, lowered, untuned=True)
-    with pytest.raises(NotFound, match="no schedule for net"):
+    with pytest.raises(NotFound, match="serves no schedule for net here"):
         export_database(spec, registry, tmp_path / "out", nothing)
 
 

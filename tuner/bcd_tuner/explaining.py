@@ -49,7 +49,7 @@ class ExplainedPlan:
         named = [t for t in self.tasks if t.plan.name == task]
         found = named or [t for t in self.tasks if task and t.plan.workload_key.startswith(task)]
         if not found:
-            close = nearest(task, [t.plan.name for t in self.tasks])
+            close = nearest(task, {t.plan.name for t in self.tasks})
             hint = close if close.startswith("did you mean") else "`explain --json` lists the names and keys of tasks"
             raise ConfigError(f"no task of {self.plan.network} is called {task!r}", hint=hint)
         return dataclasses.replace(self, tasks=tuple(found))

@@ -70,8 +70,10 @@ def export_database(spec: NetworkSpec, registry: Registry, folder: Path, progres
     prepared = prepare(network, lowered, registry, environment, trials=0, fresh=False)
     results = {p.task.workload.key: p.match.record for p in prepared.planned if p.match.record is not None}
     scheduled = [item for item in lowered.tasks if item.task.workload.key in results.keys() & prepared.reused.keys()]
+    missing = tuple((p.task.workload.op, p.match.reason) for p in prepared.planned if p.match.record is None)
     if not scheduled:
-        raise NotFound(f"the registry has no schedule for {spec.label}, as it is served here", hint="`bcd-registry tune` finds them")
+        why = f": of {missing[0][0]} there is {missing[0][1]}" if missing else ""
+        raise NotFound(f"the registry serves no schedule for {spec.label} here{why}", hint="`bcd-registry tune` finds some")
     keys = [item.task.workload.key for item in scheduled]
     write_database(
         folder,
@@ -82,5 +84,5 @@ def export_database(spec: NetworkSpec, registry: Registry, folder: Path, progres
         n_tasks=len(lowered.tasks),
         n_schedules=len(scheduled),
         n_untuned=len(results) - len(scheduled),
-        missing=tuple((p.task.workload.op, p.match.reason) for p in prepared.planned if p.match.record is None),
+        missing=missing,
     )

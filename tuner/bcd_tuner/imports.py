@@ -122,7 +122,11 @@ def import_database(
         n_workloads=len(database.workloads),
         bad=tuple(database.bad),
     )
-    return _measured(report, registry, target, _claims_of(database, environment_key(environment)), say, step) if measure else report
+    return (
+        _measured(report, registry, target, _claims_of(database, environment_key(environment)), say, step)
+        if measure
+        else report
+    )
 
 
 def import_bundle(
@@ -143,7 +147,9 @@ def import_bundle(
     """
     for workload in bundle.workloads:
         if wrong := contradiction(workload):
-            raise CorruptBlob(f"workload {workload.key[:12]} of the bundle cannot be used: {wrong}", hint="nothing was imported")
+            raise CorruptBlob(
+                f"workload {workload.key[:12]} of the bundle cannot be used: {wrong}", hint="nothing was imported"
+            )
     say, step = _sinks(progress)
     if spec is None:
         return _taken(bundle, registry, trust=trust)

@@ -200,13 +200,13 @@ def read_database(folder: Path, reader: Reader, step: Callable[[], None]) -> Fou
         MeasureError: Too many lines end the reading process.
     """
     workloads_path, records_path = folder / WORKLOADS_FILE, folder / RECORDS_FILE
-    for path in (workloads_path, records_path):
-        if not path.is_file():
-            raise ConfigError(f"{folder} is no JSONDatabase: there is no file {path.name} in it", hint=_NOT_A_FOLDER)
+    database = FoundDatabase()
     try:
+        for path in (workloads_path, records_path):
+            if not path.is_file():
+                raise ConfigError(f"{folder} is no JSONDatabase: there is no file {path.name} in it", hint=_NOT_A_FOLDER)
         if workloads_path.stat().st_size > MAX_WORKLOADS_BYTES:
             raise ConfigError(f"{workloads_path} has more than {MAX_WORKLOADS_BYTES >> 20} MiB", hint="split the database")
-        database = FoundDatabase()
         lines = _read_workloads(workloads_path, reader, database, step)
         _read_records(records_path, lines, reader, database, step)
     except OSError as error:

@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, IRModule, Op
 from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.analysis import verify_well_formed
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
@@ -36,6 +37,7 @@ MAX_TRACE_BYTES = 1 << 20
 _PURE = int(tirx.expr.CallEffectKind.ReadState.value)
 """Calls up to this effect compute a value and do nothing else."""
 
+_LENGTH_BYTES = 8
 _EFFECT = "TCallEffectKind"
 _OUTSIDE = re.compile(r"extern|packed|_ffi")
 _CODE = re.compile(r"import_(llvm|c)\b")
@@ -93,16 +95,27 @@ def replay_on_module(module: str, trace: Json) -> Replayed:
 
 @functools.lru_cache(maxsize=4)
 def _modules(line: bytes) -> tuple[IRModule, IRModule]:
-    """The program as it is written, whose names its traces use, and under canonical names."""
+    """The program as it is written, whose names its traces use, and under canonical names as another process reads it."""
     value = json.loads(line)
     if not (isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)):
         raise CorruptBlob("it is not a hash and a program")
-    source = tvm.ir.load_json(base64.b64decode(value[1], validate=True).decode())
+    source = tvm.ir.load_json(_text(value[1]))
     functions = list(source.functions.values()) if isinstance(source, IRModule) else []
     if len(functions) != 1 or not isinstance(functions[0], tirx.PrimFunc):
         raise CorruptBlob("it is not a program of one TIR function")
+    if not verify_well_formed(source, assert_mode=False):
+        raise CorruptBlob("it is not a well-formed program")
     _require_own_code(source)
-    return source, canonicalise(source)
+    return source, tvm.ir.load_json(tvm.ir.save_json(canonicalise(source)))
+
+
+def _text(encoded: str) -> str:
+    """The JSON of a program as TVM encodes it: base64 over its length and itself."""
+    data = base64.b64decode(encoded, validate=True)
+    length, text = data[:_LENGTH_BYTES], data[_LENGTH_BYTES:]
+    if int.from_bytes(length, "little") != len(text):
+        raise CorruptBlob("its program is not as long as it says")
+    return text.decode()
 
 
 @functools.lru_cache(maxsize=4)

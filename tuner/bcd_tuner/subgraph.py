@@ -42,6 +42,9 @@ _OPERANDS: dict[type, tuple[str, ...]] = {
 
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max", "call"})
 _CONDITIONALS = frozenset({"prim.if_then_else", "tirx.if_then_else"})  # the last two operands are the values
+_RENAMED = {f"tirx.{name}": f"prim.{name}" for name in ("ceil", "clz", "if_then_else", "likely", "log2")}
+"""Operators that TVM 0.27 moved to another dialect: under either name they are one, and have one key."""
+
 _UNKNOWN = "this operator cannot be given a key yet: please report it with the network"
 _IGNORED_ATTRS = frozenset({"global_symbol", "op_pattern", "layout_free_buffers", "target"})
 
@@ -283,7 +286,8 @@ class _Walk:
             self._rule({}, type(call.op))
         attrs = None if call.attrs is None else _attribute(dict(call.attrs.items()))
         types = [str(call.ty), *map(str, call.ty_args)]
-        return ["call", str(call.op.name), types, attrs, *(self.expression(a) for a in call.args)]
+        name = str(call.op.name)
+        return ["call", _RENAMED.get(name, name), types, attrs, *(self.expression(a) for a in call.args)]
 
     def _for(self, loop: Any) -> Json:
         bounds = [self.expression(loop.min), self.expression(loop.extent)]

@@ -19,19 +19,20 @@ from bcd_registry.staleness import Difference
 from bcd_tuner.explaining import ExplainedPlan, ExplainedTask
 
 _WHOSE = {
-    Relation.WORKLOAD: "a record of its own",
+    Relation.WORKLOAD: "of its own",
     Relation.CLUSTER: "of its cluster",
     Relation.ANCHOR: "with its main block",
-    Relation.OP: "only of its operator",
+    Relation.OP: "of its operator alone",
 }
 _SHOWN_REASONS = 3
+_LONGEST_CELL = 240
 
 
 def render_explained(explained: ExplainedPlan, *, every_field: bool = False) -> RenderableType:
     """A paragraph for each task, the costliest first; exact ones in one line.
 
     Args:
-        every_field: List every field that differs, notes and exact tasks included.
+        every_field: List every field that differs, notes and exact tasks included, and leave out what the whole network costs.
     """
     plan = explained.plan
     heading = Text(f"{plan.network} {plan.version}: {count(len(plan.tasks), 'task')}; nothing was run", style="bold")
@@ -43,7 +44,7 @@ def render_explained(explained: ExplainedPlan, *, every_field: bool = False) -> 
         parts += ["", *_paragraph(task, every_field=every_field)]
     if exact:
         parts += ["", _exact(exact)]
-    return Group(*parts, "", render_expectation(plan))
+    return Group(*parts) if every_field else Group(*parts, "", render_expectation(plan))
 
 
 def render_comparison(found: Comparison) -> RenderableType:
@@ -82,16 +83,17 @@ def _paragraph(task: ExplainedTask, *, every_field: bool) -> Iterator[Renderable
 
 def _closest(explanation: Explanation, closest: Closest, *, every_field: bool) -> Iterator[RenderableType]:
     """What is closest, and of what differs all that the reason does not say already."""
-    name = short(closest.workload.key) if closest.record is None else closest.record.id[:8]
+    name = f"workload {short(closest.workload.key)}" if closest.record is None else f"record {closest.record.id[:8]}"
+    title = f"closest: {name} {_WHOSE[closest.relation]}"
     said = explanation.reason.split("; ")
     phrases = closest.phrases(brief=not every_field)
     if every_field:
-        yield _indented(f"closest: {name}, {_WHOSE[closest.relation]}")
+        yield _indented(title)
         yield from (_indented(f"- {phrase}") for phrase in phrases)
         return
     unsaid = [phrase for phrase in phrases if phrase not in said]
     if unsaid or closest.relation is not Relation.WORKLOAD:
-        yield _indented("; ".join([f"closest: {name}, {_WHOSE[closest.relation]}", *unsaid]))
+        yield _indented("; ".join([title, *unsaid]))
 
 
 def _left_out(explanation: Explanation, *, every_field: bool) -> Iterator[RenderableType]:
@@ -106,7 +108,8 @@ def _left_out(explanation: Explanation, *, every_field: bool) -> Iterator[Render
 
 def _exact(tasks: Sequence[ExplainedTask]) -> Text:
     known = sum((task.plan.known_ms or 0.0) * task.plan.weight for task in tasks)
-    return Text(f"{count(len(tasks), 'exact task')}: reused as they are, {milliseconds(known)} ms in all")
+    as_is = "it is" if len(tasks) == 1 else "they are"
+    return Text(f"{count(len(tasks), 'exact task')}: reused as {as_is}, {milliseconds(known)} ms in all")
 
 
 def _indented(text: str) -> Padding:
@@ -125,11 +128,14 @@ def _environment_rows(difference: Difference) -> Iterator[tuple[str, str, Json, 
             if canonical_json(there.get(name)) != canonical_json(here.get(name)):
                 yield f"{difference.field}.{name}", what, there.get(name), here.get(name)
     elif isinstance(there, list | tuple) and isinstance(here, list | tuple):
-        only = [[v for v in values if v not in others] for values, others in ((there, here), (here, there))]
-        yield difference.field, what, *("+".join(map(plain, values)) for values in only)
+        only_there, only_here = [v for v in there if v not in here], [v for v in here if v not in there]
+        yield difference.field, what, "+".join(map(plain, only_there)), "+".join(map(plain, only_here))
     else:
         yield difference.field, what, there, here
 
 
 def _cell(value: Json) -> str:
-    return "-" if value is None or value == "" else plain(value)
+    if value is None or value == "":
+        return "-"
+    text = value if isinstance(value, str) else canonical_json(value)
+    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"

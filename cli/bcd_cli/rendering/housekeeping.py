@@ -82,6 +82,8 @@ def _holdings(found: Statistics) -> Table:
     rows = found.rows
     states = [f"{rows.get(state, 0)} {state}" for state in reversed(RecordState) if state is not RecordState.QUARANTINED]
     states.append(f"{rows.get(RecordState.QUARANTINED, 0)} quarantined")
+    if rows.get("invalidated"):
+        states.append(f"{rows['invalidated']} of them invalidated")
     read = f", the newest {found.runs_read} added up here" if found.runs_read < rows.get("runs", 0) else ""
     return facts_table(
         {

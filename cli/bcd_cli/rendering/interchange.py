@@ -34,7 +34,9 @@ def render_import(report: ImportReport) -> RenderableType:
     if taken.n_known:
         facts["known"] = f"{count(taken.n_known, 'record')} that the registry had already"
     if taken.n_refused:
-        facts["left out"] = f"{count(taken.n_refused, 'record')} that nothing beats the untuned program, which only --trust takes"
+        facts["left out"] = (
+            f"{count(taken.n_refused, 'record')} that nothing beats the untuned program, which only --trust takes"
+        )
     if report.n_slower:
         facts["slower"] = f"{count(report.n_slower, 'schedule')} slower here than the untuned program"
     if report.n_wrong:

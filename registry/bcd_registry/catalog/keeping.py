@@ -22,7 +22,10 @@ class Keeping:
         with transaction(self._engine, write=True) as connection:
             connection.execute(statements.locked_records(connection, ids))
             beaten = statements.still_beaten(connection, ids, keep)
-            return list(connection.execute(delete(table).where(table.c.id.in_(beaten)).returning(table.c.id)).scalars())
+            removal = delete(table).where(table.c.id.in_(beaten)).returning(table.c.id)
+            removed = list(connection.execute(removal).scalars())
+            connection.execute(statements.forget_invalidations(connection, removed))
+            return removed
 
     def outdated_cost_models(self, keep: int) -> Mapping[str, tuple[str, str]]:
         """See `Catalog.outdated_cost_models`."""

@@ -184,7 +184,7 @@ def network_of(row: RowMapping, tasks: tuple[Task, ...]) -> NetworkVersion:
 
 
 def record_row(record: TuningRecord, trace_digest: str) -> Row:
-    """The row of `bcd_records`, without the trace and without what only events say."""
+    """The row of `bcd_records`, without the trace; what only events say is empty."""
     return {
         "id": record.id,
         "workload_key": record.workload_key,
@@ -202,6 +202,8 @@ def record_row(record: TuningRecord, trace_digest: str) -> Row:
         "run_id": record.run_id,
         "parent_id": record.parent_id,
         "cost_model_id": record.cost_model_id,
+        "drift": "",
+        "invalidated": "",
         "created_at": record.created_at,
     }
 
@@ -396,7 +398,9 @@ def _number(row: RowMapping, name: str) -> float:
 
 
 def _json(row: RowMapping, name: str) -> Json:
-    return json.loads(row[name])
+    value = json.loads(row[name])
+    canonical_json(value)  # refuses what is no number, which is JSON to Python alone
+    return value
 
 
 def _table(row: RowMapping, name: str) -> dict[str, Json]:

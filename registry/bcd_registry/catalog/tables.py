@@ -18,6 +18,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 
 DIGEST_LENGTH = 64
@@ -97,10 +98,10 @@ records = Table(
     Column("reason", Text, nullable=False),
     Column("run_id", Text, nullable=False),
     Column("parent_id", String(DIGEST_LENGTH), index=True),
-    Column("cost_model_id", String(DIGEST_LENGTH)),
-    Column("drift", Text, nullable=False, server_default=""),
-    Column("invalidated", String(DIGEST_LENGTH), nullable=False, server_default=""),
     Column("created_at", Double, nullable=False, index=True),
+    Column("cost_model_id", String(DIGEST_LENGTH)),
+    Column("drift", Text, nullable=False, server_default=text("''")),
+    Column("invalidated", String(DIGEST_LENGTH), nullable=False, server_default=text("''")),
     # A lookup ranks the records of a workload within this index and reads only the best of them.
     Index("ix_bcd_records_best", "workload_key", "environment_key", "state", "median_s", "id", "invalidated"),
 )

@@ -118,7 +118,7 @@ class HistoryContract:
         narrowed = dataclasses.replace(everything, record=family["c"].id, older_than_s=1.0)
         assert catalog.select_records(narrowed, now_s=NOW_S) == [(stored(family["c"]), DIGEST)]
         for change in ({"workload": hex_of("none")}, {"older_than_s": NOW_S}, {"network": ("ocr", None)}):
-            assert catalog.select_records(dataclasses.replace(narrowed, **change), now_s=NOW_S) == []  # type: ignore[arg-type]
+            assert catalog.select_records(dataclasses.replace(narrowed, **change), now_s=NOW_S) == []
 
     def test_descendants_of_all_generations(self, catalog: Catalog, family: dict[str, TuningRecord]) -> None:
         def found(*names: str) -> str:

@@ -54,7 +54,7 @@ CREATE TABLE bcd_leases (
 	expires_at DOUBLE NOT NULL, 
 	CONSTRAINT pk_bcd_leases PRIMARY KEY (name)
 );
-INSERT INTO "bcd_leases" VALUES('cluster c','run-1',1,1.79614004165072298048e+09);
+INSERT INTO "bcd_leases" VALUES('cluster c','run-1',1,1.79614019373566794392e+09);
 CREATE TABLE bcd_network_tasks (
 	network TEXT NOT NULL, 
 	version TEXT NOT NULL, 
@@ -84,7 +84,7 @@ CREATE TABLE bcd_pins (
 	created_at DOUBLE NOT NULL, 
 	CONSTRAINT pk_bcd_pins PRIMARY KEY (network, version)
 );
-INSERT INTO "bcd_pins" VALUES('ocr','1',1.79614004163217163079e+09);
+INSERT INTO "bcd_pins" VALUES('ocr','1',1.79614019372583580014e+09);
 CREATE TABLE bcd_records (
 	id VARCHAR(64) NOT NULL, 
 	workload_key VARCHAR(64) NOT NULL, 
