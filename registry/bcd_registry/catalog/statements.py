@@ -77,7 +77,8 @@ def begins_with(column: Column[str], prefix: str) -> ColumnElement[bool]:
 def relatives(connection: Connection, clusters: Iterable[str], anchors: Iterable[str]) -> Select[Any]:
     """Workloads in the clusters or with the anchors, a row for each environment in which they have usable records.
 
-    All but their descriptions, which are long; the records are counted within their index.
+    All but their descriptions, which are long; the records are counted within their index, and joined to workloads that are
+    looked up as they are: no database then thinks of reading all workloads.
     """
     table, records = tables.workloads, tables.records.c
     place = (records.workload_key, records.environment_key)
@@ -85,8 +86,9 @@ def relatives(connection: Connection, clusters: Iterable[str], anchors: Iterable
     chosen = records.workload_key.in_(_keys(connection, (), clusters, anchors))
     counted = select(*place, func.count().label("n_records")).where(chosen, usable).group_by(*place).subquery("counted")
     columns = [column for column in table.c if column.name != "description"]
-    found = select(*columns, counted.c.environment_key, counted.c.n_records)
-    return found.join(counted, counted.c.workload_key == table.c.key)
+    lookups = ((table.c.cluster, clusters), (table.c.anchor, anchors))
+    found = union(*(select(*columns).where(among(connection, column, keys)) for column, keys in lookups)).subquery("found")
+    return select(*found.c, counted.c.environment_key, counted.c.n_records).join(counted, counted.c.workload_key == found.c.key)
 
 
 def best_records(
