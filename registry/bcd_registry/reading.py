@@ -6,17 +6,18 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from .lookup import MAX_RECORDS, Known, grade_workloads, wanted_workloads
+from .candidates import MAX_RECORDS, Index
+from .lookup import Known, grade_workload, is_exact
 from .model import Environment, Grade, Match, Refutation, Relative, TuningRecord, Workload
 from .ports import Catalog
 from .staleness import DEFAULT_POLICY, StalenessPolicy
 
 
 class Reading:
-    """What one lookup has read so far. The number of queries does not grow with what is looked up or with what is there.
+    """One lookup of some workloads. The number of its queries does not grow with what is looked up or with what is there.
 
-    Everything that was refuted is read at once, so that what is left unread may be diffused from; and what its environment
-    rules out is known before it is read. So the nearest can be chosen before they are read.
+    Which relatives there are is known before any is read, with the environments that rule them out; and what was ever refuted
+    of them is read at once. So the nearest that may be diffused from are chosen before they are read. Used by one thread.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Reading:
         now_s: float = 0.0,
         left_out: Collection[str] = (),
     ) -> None:
-        """Read the workloads' own records, and those of relatives that misled their clusters.
+        """Read the workloads' own records, and those of siblings that misled.
 
         Args:
             depths: The `--trials` asked, by workload key.
@@ -40,46 +41,31 @@ class Reading:
         """
         self.digests: dict[str, str] = {}
         """The digest of the trace of each record that was read, by id."""
-        self._catalog, self._workloads, self._environment, self._depths = catalog, workloads, environment, depths
-        self._policy, self._now_s, self._left_out = policy, now_s, left_out
-        self._records: dict[str, TuningRecord] = {}
-        self._refutations: Sequence[Refutation] = ()
-        self._environments: Mapping[str, Environment] = {}
-        clusters, anchors = unique(w.cluster for w in workloads), unique(w.anchor for w in workloads)
-        self._relatives = {r.workload.key: r for r in catalog.find_relatives(clusters=clusters, anchors=anchors)}
-        self._unread: dict[str, Relative] = dict(self._relatives)
-        if self._relatives:
-            self._refutations = catalog.find_refutations(clusters)
-            self._environments = catalog.get_environments(self._environment_keys())
-            self._refutations = [r for r in self._refutations if r.environment_key in self._environments]
-            own = unique(w.key for w in workloads if w.key in self._relatives)
-            self._read(own, refuted_in=clusters if self._refutations else ())
-
-    @property
-    def known(self) -> Known:
-        """What was read, and what was not."""
-        return Known(
-            records=list(self._records.values()),
-            workloads={key: relative.workload for key, relative in self._relatives.items()},
-            environments=self._environments,
-            refutations=self._refutations,
-            unread=list(self._unread.values()),
-        )
+        self._catalog, self._workloads, self._depths, self._left_out = catalog, workloads, depths, left_out
+        self._index = Index(environment, policy, now_s)
+        self._relatives: dict[str, Workload] = {}
+        self._records: dict[str, dict[str, TuningRecord]] = {}
+        self._refutations: Sequence[Refutation] | None = None
+        self._anchors: set[str] = set()
+        clusters = unique(workload.cluster for workload in workloads)
+        if self._know(catalog.find_relatives(clusters=clusters)):
+            self._read(unique(w.key for w in workloads if w.key in self._relatives), refuted_in=self._misled(clusters))
 
     def grade(self) -> list[Match]:
         """Read the nearest of the workloads that need them, and grade: as if all had been read. No record has its trace."""
-        policy, now_s = self._policy, self._now_s
         whole = False
         while not whole:
-            known = self.known
-            wanted = wanted_workloads(self._workloads, known, self._environment, self._depths, policy=policy, now_s=now_s)
-            whole = self._read(wanted)
-        return grade_workloads(self._workloads, self.known, self._environment, self._depths, policy=policy, now_s=now_s)
+            waiting = [workload for workload in self._workloads if not self._is_exact(workload)]
+            self._know_cousins(self._index.orphans(waiting))
+            whole = self._read(self._index.wanted(waiting))
+        return [grade_workload(workload, self._index, self._depths.get(workload.key, 0)) for workload in self._workloads]
 
-    def leave_out(self, ids: Iterable[str]) -> None:
+    def leave_out(self, ids: Collection[str]) -> None:
         """Forget records that turned out to be bad; `grade` then reads further ones where they are missed."""
-        for record_id in ids:
-            self._records.pop(record_id, None)
+        for key, records in self._records.items():
+            if not records.keys().isdisjoint(ids):
+                self._records[key] = {record_id: record for record_id, record in records.items() if record_id not in ids}
+                self._index.add_read(self._relatives[key], self._records[key])
 
     def described(self, matches: Sequence[Match]) -> list[Match]:
         """The matches with the descriptions of the priors' workloads, which are long, and read for no others."""
@@ -88,29 +74,59 @@ class Reading:
         whole = self._catalog.get_workloads(keys) if keys else {}
         return [_with_workloads(match, whole) for match in matches]
 
+    def _is_exact(self, workload: Workload) -> bool:
+        asked = self._depths.get(workload.key, 0)
+        return any(is_exact(candidate, asked) for candidate in self._index.own(workload))
+
+    def _know_cousins(self, orphans: Sequence[Workload]) -> None:
+        """Learn of those with the anchors of workloads that have no sibling to be diffused from."""
+        anchors = unique(workload.anchor for workload in orphans if workload.anchor not in self._anchors)
+        self._anchors.update(anchors)
+        if anchors and self._know(self._catalog.find_relatives(anchors=anchors)):
+            self._read((), refuted_in=self._misled(unique(workload.cluster for workload in orphans)))
+
+    def _know(self, relatives: Iterable[Relative]) -> bool:
+        """Take those that are new, with their environments; returns whether there are any."""
+        new = [relative for relative in relatives if relative.workload.key not in self._relatives]
+        if not new:
+            return False
+        used = [*itertools.chain.from_iterable(relative.n_records for relative in new)]
+        if self._refutations is None:
+            self._refutations = self._catalog.find_refutations(unique(workload.cluster for workload in self._workloads))
+            self._index.add_refutations(self._refutations)
+            used += [refutation.environment_key for refutation in self._refutations]
+        unknown = unique(key for key in used if key not in self._index.hard)
+        if unknown:
+            self._index.add_environments(self._catalog.get_environments(unknown))
+        for relative in new:
+            self._relatives[relative.workload.key] = relative.workload
+            self._index.add_unread(relative)
+        return True
+
+    def _misled(self, clusters: Iterable[str]) -> list[str]:
+        """Those of the clusters in which something was refuted."""
+        misled = {refutation.cluster for refutation in self._refutations or ()}
+        return [cluster for cluster in clusters if cluster in misled]
+
     def _read(self, keys: Sequence[str], refuted_in: Sequence[str] = ()) -> bool:
         """Read the workloads' records, but for what was stored since the relatives were found.
 
         Returns:
-            Whether each of the workloads still has one.
+            Whether each of the workloads has one that can be used.
         """
         if not keys and not refuted_in:
             return True
-        found = self._catalog.find_records(workloads=keys, refuted_in=refuted_in, per_workload=MAX_RECORDS)
-        for record, digest in found:
+        found: dict[str, dict[str, TuningRecord]] = {key: {} for key in keys}
+        for record, digest in self._catalog.find_records(workloads=keys, refuted_in=refuted_in, per_workload=MAX_RECORDS):
             record_id = record.id
-            known = record.workload_key in self._relatives and record.environment_key in self._environments
-            if known and record_id not in self._left_out:
-                self._records[record_id] = record
+            if record.environment_key in self._index.hard and record_id not in self._left_out:
+                found.setdefault(record.workload_key, {})[record_id] = record
                 self.digests[record_id] = digest
-            self._unread.pop(record.workload_key, None)
-        for key in keys:
-            self._unread.pop(key, None)
-        return {record.workload_key for record in self._records.values()}.issuperset(keys)
-
-    def _environment_keys(self) -> list[str]:
-        measured = itertools.chain.from_iterable(relative.n_records for relative in self._relatives.values())
-        return unique(itertools.chain(measured, (refutation.environment_key for refutation in self._refutations)))
+        known = {key: records for key, records in found.items() if key in self._relatives}
+        self._records |= known
+        for key, records in known.items():
+            self._index.add_read(self._relatives[key], records)
+        return all(self._index.own(self._relatives[key]) for key in keys)
 
 
 def read_known(catalog: Catalog, workloads: Sequence[Workload], *, left_out: Collection[str] = ()) -> Known:

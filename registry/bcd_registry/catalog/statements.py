@@ -80,14 +80,17 @@ def begins_with(column: Column[str], prefix: str) -> ColumnElement[bool]:
 def relatives(connection: Connection, clusters: Iterable[str], anchors: Iterable[str]) -> Select[Any]:
     """Workloads in the clusters or with the anchors, a row for each environment in which they have usable records.
 
-    All but their descriptions, which are long; the records are counted within their index.
+    All but their descriptions, which are long; the records are counted within their index, and joined to workloads that are
+    looked up as they are: no database then thinks of reading all workloads.
     """
     table, records = tables.workloads, tables.records.c
     place = (records.workload_key, records.environment_key)
     chosen = records.workload_key.in_(_keys(connection, (), clusters, anchors))
     counted = select(*place, func.count().label("n_records")).where(chosen, _usable()).group_by(*place).subquery("counted")
-    found = select(*_relative_columns(), counted.c.environment_key, counted.c.n_records)
-    return found.join(counted, counted.c.workload_key == table.c.key)
+    lookups = ((table.c.cluster, clusters), (table.c.anchor, anchors))
+    of_these = (select(*_relative_columns()).where(among(connection, column, keys)) for column, keys in lookups)
+    found = union(*of_these).subquery("found")
+    return select(*found.c, counted.c.environment_key, counted.c.n_records).join(counted, counted.c.workload_key == found.c.key)
 
 
 def best_records(
