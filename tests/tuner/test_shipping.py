@@ -147,6 +147,7 @@ def test_load_py_as_a_program(report: CompileReport) -> None:
     assert done.stdout.splitlines()[0] == "float32 (1, 5)"
 
 
+@pytest.mark.slow
 def test_load_cc_runs_the_network(report: CompileReport, tmp_path: Path) -> None:
     import tvm
 
@@ -321,6 +322,7 @@ def test_only_schedules_that_were_searched_deeply_enough_count_when_it_is_asked(
     assert read_published(spec, by_hand, quiet, trials=10**6).coverage.n_exact == 0
 
 
+@pytest.mark.slow
 def test_a_lock_holds_against_faster_records(spec: NetworkSpec, by_hand: Registry, tmp_path: Path) -> None:
     published = publish_by_hand(spec, by_hand)
     lock = published.lock()
