@@ -201,7 +201,8 @@ def set_patience(timeout_s: float, retries: int) -> None:
 @contextlib.contextmanager
 def using(uri: str) -> Iterator[None]:
     """MLflow's own functions work with this store for the block: they know one for the whole process only."""
-    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    known = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
+    before = mlflow.get_tracking_uri() if known else None
     mlflow.set_tracking_uri(uri)
     try:
         yield
