@@ -283,7 +283,7 @@ def test_a_gate_that_says_no(run: Run, place: Path) -> None:
     result = run("gate", "--model", "v2", "--against", "v1", "--max-untuned", "2", "--repeats", "9", *files)
     assert result.exit_code == 6, result.stderr
     assert "FAILED regression: slower: " in result.stdout
-    assert "ok     coverage: 100.0% of the estimated untuned time" in " ".join(result.stdout.split("\n"))
+    assert "ok     coverage: 100.00% of the estimated untuned time" in " ".join(result.stdout.split("\n"))
     assert "NOT PASSED" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     suite = ET.parse(place / "gate.xml").getroot()[0]  # noqa: S314 - written by the command
