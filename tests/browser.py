@@ -23,6 +23,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _START_S = 60.0
+_ACCEPT = bool(os.environ.get("BCD_ACCEPT"))  # the tests of commands take such variables away
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -135,7 +136,7 @@ def _page_url(folder: Path) -> str:
 
 def keep_picture(name: str, data: bytes) -> None:
     """Put a screenshot into the documentation, when that is asked for."""
-    if os.environ.get("BCD_ACCEPT"):
+    if _ACCEPT:
         PICTURES.mkdir(parents=True, exist_ok=True)
         (PICTURES / name).write_bytes(data)
 
