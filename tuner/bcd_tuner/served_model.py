@@ -29,7 +29,7 @@ class CompiledNetwork(PythonModel):
     def predict(
         self,
         context: PythonModelContext | None,
-        model_input: np.ndarray,  # type: ignore[type-arg]  # MLflow reads it, and takes no schema from just this one
+        model_input: np.ndarray,  # MLflow reads it, and takes no schema from just this one
         params: dict[str, Any] | None = None,
     ) -> Any:
         """Outputs of one call: an array, or arrays by name when there are several.
