@@ -23,6 +23,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _START_S = 60.0
+_ACCEPT = bool(os.environ.get("BCD_ACCEPT"))  # the tests of commands take such variables away
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -79,17 +80,16 @@ class Page:
             f"new Promise(done => {{ const look = () => ({condition}) ? done(true) : setTimeout(look, 100); look(); }})"
         )
 
-    async def screenshot(self, *, width: int, height: int, dark: bool = False) -> bytes:
+    async def screenshot(self, *, dark: bool = False) -> bytes:
         """A PNG of the page."""
-        await self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
         return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
 
 
 @contextlib.asynccontextmanager
-async def open_page(url: str, *, offline: bool = False) -> AsyncIterator[Page]:
-    """A new browser at an URL; it ends with the block."""
+async def open_page(url: str, *, width: int, height: int, offline: bool = False) -> AsyncIterator[Page]:
+    """A new browser with a window of that size, at an URL; it ends with the block."""
     with tempfile.TemporaryDirectory(prefix="bcd-browser-", ignore_cleanup_errors=True) as folder:
         process = _start(folder)
         try:
@@ -97,6 +97,7 @@ async def open_page(url: str, *, offline: bool = False) -> AsyncIterator[Page]:
             page = Page(socket)
             for domain in ("Page", "Network"):
                 await page.call(f"{domain}.enable")
+            await page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
             if offline:
                 conditions = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
                 await page.call("Network.emulateNetworkConditions", **conditions)
@@ -135,7 +136,7 @@ def _page_url(folder: Path) -> str:
 
 def keep_picture(name: str, data: bytes) -> None:
     """Put a screenshot into the documentation, when that is asked for."""
-    if os.environ.get("BCD_ACCEPT"):
+    if _ACCEPT:
         PICTURES.mkdir(parents=True, exist_ok=True)
         (PICTURES / name).write_bytes(data)
 

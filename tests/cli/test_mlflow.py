@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
-import mlflow.onnx
 import numpy as np
 import onnx
 import pytest
@@ -117,8 +116,9 @@ def test_a_model_of_a_run_is_a_network_and_may_have_a_name_in_the_file(invoke: I
 def test_a_pickled_model_is_refused_with_a_reason(invoke: Invoke, served: str) -> None:
     name = f"pickled-{uuid.uuid4().hex[:8]}"
     with quiet(), using(served), mlflow.start_run():
+        from mlflow.pyfunc.model import PythonModel  # it warns when it is imported
 
-        class Pickled(mlflow.pyfunc.PythonModel):
+        class Pickled(PythonModel):
             def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
                 return model_input
 
@@ -200,7 +200,7 @@ def test_a_compiled_network_is_a_model_that_mlflow_serves(invoke: Invoke, served
 @contextmanager
 def _serving(model_uri: str, tracking_uri: str, log: Path) -> Iterator[int]:
     """`mlflow models serve` on a free loopback port, ended by its process id."""
-    port = unused_port()
+    port, path = unused_port(), os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     command = [
         "models",
         "serve",
@@ -216,7 +216,7 @@ def _serving(model_uri: str, tracking_uri: str, log: Path) -> Iterator[int]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "mlflow", *command],
-            env={**os.environ, "MLFLOW_TRACKING_URI": tracking_uri, "MLFLOW_DISABLE_TELEMETRY": "true"},
+            env={**os.environ, "PATH": path, "MLFLOW_TRACKING_URI": tracking_uri, "MLFLOW_DISABLE_TELEMETRY": "true"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -13,12 +13,14 @@ from typer.testing import CliRunner, Result
 
 from bcd_cli.gate import parse_percent
 from bcd_cli.main import EXIT_CODES, app
-from bcd_registry.errors import ConfigError
+from bcd_registry.errors import ConfigError, NotFound
 from bcd_registry.frozen import load_lock
-from bcd_registry.model import RecordState
+from bcd_registry.model import NetworkSpec, RecordState
 from bcd_registry.registry import Registry
 from bcd_registry.settings import load_settings, open_registry, resolve_network
-from tests.tuner.published_networks import publish_by_hand, write_network
+from bcd_tuner.gate import Baseline
+from bcd_tuner.shipping import compile_to
+from tests.tuner.published_networks import publish_by_hand, quiet, write_network
 
 COMMANDS = (["compile"], ["bench"], ["lock"], ["diff"], ["gate"])
 CONFIG = """
@@ -43,7 +45,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with three networks; two have a published schedule for each task, and v2 is by far the larger one."""
+    """Three networks, v2 by far the largest; v1 and v2 have a published schedule for each task, and v1 is compiled."""
     folder = tmp_path_factory.mktemp("released")
     (folder / "bcd-registry.toml").write_text(CONFIG)
     for name, size in (("v1", 12), ("v2", 64), ("v0", 10)):
@@ -52,6 +54,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_registry(settings) as registry:
         for name in ("v1", "v2"):
             publish_by_hand(resolve_network(settings, name), registry)
+        compile_to(folder / "v1-out", resolve_network(settings, "v1"), registry, quiet)
     return folder
 
 
@@ -158,6 +161,7 @@ def test_diff(run: Run, place: Path, locked: Path) -> None:
     assert "cannot read" in refused(run("diff", "bcd.lock", "none.lock"), 2)
 
 
+@pytest.mark.slow
 def test_frozen_compiles_and_tunes_with_exactly_what_is_locked(run: Run, place: Path, locked: Path) -> None:
     result = run("compile", "--model", "v1", "-o", "out", "--frozen", "bcd.lock", "--json")
     assert result.exit_code == 0, result.stderr
@@ -173,6 +177,7 @@ def test_frozen_compiles_and_tunes_with_exactly_what_is_locked(run: Run, place: 
     assert {task["grade"] for task in report["tasks"]} == {"exact"}
 
 
+@pytest.mark.slow
 def test_frozen_does_no_trial_even_for_what_the_lock_leaves_untuned(run: Run, place: Path) -> None:
     assert run("lock", "--model", "v0", "-o", "v0.lock").exit_code == 0
     tuned = run("tune", "--model", "v0", "--frozen", "v0.lock", "--json")
@@ -226,6 +231,7 @@ def test_frozen_and_a_search_contradict_each_other(run: Run, locked: Path, optio
     assert "--frozen does no trial" in refused(run("tune", "--model", "v1", "--frozen", "bcd.lock", *option), 2)
 
 
+@pytest.mark.slow
 def test_compile_and_bench(run: Run, place: Path) -> None:
     result = run("compile", "--model", "v1", "-o", "out")
     assert result.exit_code == 0, result.stderr
@@ -251,17 +257,16 @@ def test_compile_says_what_stays_untuned(run: Run, place: Path) -> None:
 
 
 def test_compiled_folders_that_must_not_run(run: Run, place: Path) -> None:
-    assert run("compile", "--model", "v1", "-o", "out").exit_code == 0
-    path = place / "out" / "manifest.json"
+    path = place / "v1-out" / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "isa": [*manifest["isa"], "avx1024"]}))
-    assert "this CPU lacks avx1024" in refused(run("bench", "--compiled", "out"), 2)
+    assert "this CPU lacks avx1024" in refused(run("bench", "--compiled", "v1-out"), 2)
     path.write_text(json.dumps({**manifest, "format": 2}))
-    assert "format 2" in refused(run("bench", "--compiled", "out"), 2)
+    assert "format 2" in refused(run("bench", "--compiled", "v1-out"), 2)
     path.write_text(json.dumps(manifest))
-    with (place / "out" / "network.so").open("ab") as file:
+    with (place / "v1-out" / "network.so").open("ab") as file:
         file.write(b"\0")
-    assert "is not the file that was compiled" in refused(run("bench", "--compiled", "out"), 7)
+    assert "is not the file that was compiled" in refused(run("bench", "--compiled", "v1-out"), 7)
     assert "is not a compiled network" in refused(run("bench", "--compiled", "home"), 2)
 
 
@@ -271,13 +276,14 @@ def test_compile_refuses_a_folder_of_something_else_before_it_reads_the_network(
     assert "reading" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_gate_that_says_no(run: Run, place: Path) -> None:
     files = ["--junit", "gate.xml", "--summary", "summary.md"]
     (place / "summary.md").write_text("before\n")
     result = run("gate", "--model", "v2", "--against", "v1", "--max-untuned", "2", "--repeats", "9", *files)
     assert result.exit_code == 6, result.stderr
     assert "FAILED regression: slower: " in result.stdout
-    assert "ok     coverage: 100.0% of the estimated untuned time" in " ".join(result.stdout.split("\n"))
+    assert "ok     coverage: 100.00% of the estimated untuned time" in " ".join(result.stdout.split("\n"))
     assert "NOT PASSED" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     suite = ET.parse(place / "gate.xml").getroot()[0]  # noqa: S314 - written by the command
@@ -311,11 +317,20 @@ def test_a_gate_for_what_is_not_tuned(run: Run) -> None:
     assert failed[-2:] == ["coverage", "untuned"]
 
 
-def test_a_gate_against_a_lock_and_a_folder(run: Run, place: Path) -> None:
-    assert run("lock", "--model", "v2", "-o", "v2.lock").exit_code == 0
-    assert run("compile", "--model", "v2", "-o", "v2-out").exit_code == 0
-    for against in ("v2.lock", "v2-out"):
-        assert run("gate", "--model", "v1", "--against", against, "--repeats", "9").exit_code == 0
+def test_a_gate_against_a_lock_and_a_folder(run: Run, place: Path, locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Baseline] = []
+
+    def note(spec: NetworkSpec, baseline: Baseline, *_: object, **__: object) -> None:
+        asked.append(baseline)
+        raise NotFound("not measured", hint="this is a test")
+
+    monkeypatch.setattr("bcd_tuner.gate.run_gate", note)
+    for against in ("bcd.lock", "v1-out", "v1"):
+        refused(run("gate", "--model", "v2", "--against", against), 4)
+    by_lock, by_folder, by_name = asked
+    assert (by_lock.lock, by_lock.spec and by_lock.spec.version) == (load_lock(locked), "v1")
+    assert (by_folder.folder, by_folder.spec) == (Path("v1-out"), None)
+    assert (by_name.spec and by_name.spec.label, by_name.lock) == ("v1", None)
 
 
 @pytest.mark.parametrize(

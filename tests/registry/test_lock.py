@@ -14,12 +14,14 @@ from bcd_registry.frozen import FrozenLookup, frozen_records, load_lock
 from bcd_registry.lock import FORMAT, Lock, compare_locks, make_lock, read_lock, trace_digest, write_lock
 from bcd_registry.model import Environment, Grade, Match, NetworkVersion, RecordState, TuningRecord, Workload
 from bcd_registry.registry import Registry
+from bcd_registry.staleness import environment_key
 from bcd_registry.testing.values import ENVIRONMENT, hex_of, make_environment, make_network, make_record, make_workload
 
 CONV = dataclasses.replace(make_workload("conv"), op="conv2d+relu")
 DENSE = dataclasses.replace(make_workload("dense"), op="matmul")
 UNTUNED = dataclasses.replace(make_workload("untuned"), op="softmax")
 NETWORK = make_network("net", "v2", (CONV, DENSE, UNTUNED))
+KEY = environment_key(ENVIRONMENT)
 
 
 def published(workload: Workload, key: str, n: int = 0, **changes: Any) -> TuningRecord:
@@ -52,8 +54,11 @@ def filled(registry: Registry) -> list[TuningRecord]:
 
 
 @pytest.fixture
-def locked(registry: Registry, filled: list[TuningRecord]) -> Lock:
-    return lock_of(registry)
+def locked() -> Lock:
+    """What `lock_of` gives for a filled registry."""
+    records = published(CONV, KEY), published(DENSE, KEY, 1)
+    matches = [Match(workload, Grade.EXACT, record, (), "") for workload, record in zip((CONV, DENSE), records, strict=True)]
+    return make_lock(NETWORK, [*matches, Match(UNTUNED, Grade.COLD, None, (), "")], ENVIRONMENT)
 
 
 def frozen(locked: Lock, registry: Registry, network: NetworkVersion = NETWORK, **environment: Any) -> dict[str, TuningRecord]:
@@ -72,7 +77,8 @@ def test_a_lock_survives_being_written_and_read(locked: Lock) -> None:
     assert read_lock(write_lock(locked), "bcd.lock") == locked
 
 
-def test_a_lock_says_what_is_used(locked: Lock, filled: list[TuningRecord]) -> None:
+def test_a_lock_says_what_is_used(locked: Lock) -> None:
+    filled = [published(CONV, KEY), published(DENSE, KEY, 1)]
     conv, dense, untuned = locked.tasks
     assert (conv.op, conv.workload, conv.weight, conv.grade) == ("conv2d+relu", CONV.key, 1, Grade.EXACT)
     assert (conv.record, conv.trace, conv.median_ms) == (filled[0].id, trace_digest(filled[0].trace), 1.0)
@@ -82,12 +88,12 @@ def test_a_lock_says_what_is_used(locked: Lock, filled: list[TuningRecord]) -> N
     assert locked.network.digest == NETWORK.digest
 
 
-def test_the_same_state_gives_the_same_bytes(registry: Registry, filled: list[TuningRecord]) -> None:
+def test_the_same_state_gives_the_same_bytes(registry: Registry, locked: Lock, filled: list[TuningRecord]) -> None:
     other_order = dataclasses.replace(NETWORK, tasks=NETWORK.tasks[::-1], created_at=9e9, source="elsewhere.onnx")
-    fields = dict(reversed(ENVIRONMENT.fields.items()))
+    fields = dict(reversed(list(ENVIRONMENT.fields.items())))
     noted = Environment({**fields, "cpu_model": "another", "calibration_ms": 1.0, "tvm_ffi": "0.1.15"})
     text = write_lock(lock_of(registry))
-    assert write_lock(lock_of(registry, other_order, noted)) == text
+    assert write_lock(lock_of(registry, other_order, noted)) == text == write_lock(locked)
     assert "AMD EPYC" not in text
     assert "\r" not in text
     assert text.isascii()
@@ -182,7 +188,7 @@ def test_nothing_changed(locked: Lock) -> None:
     assert not any(value for name, value in found_json.items() if name != "n_same")
 
 
-def test_what_changed_between_two_locks(registry: Registry, locked: Lock) -> None:
+def test_what_changed_between_two_locks(registry: Registry, locked: Lock, filled: list[TuningRecord]) -> None:
     key = registry.put_environment(ENVIRONMENT)
     new = dataclasses.replace(make_workload("new"), op="add")
     registry.put_workloads([new])
@@ -230,7 +236,7 @@ def test_lookups_are_answered_by_the_lock(registry: Registry, locked: Lock, fill
     assert registry.get_record(filled[0].id).state is RecordState.PUBLISHED
 
 
-def test_a_note_of_the_environment_does_not_matter(registry: Registry, locked: Lock) -> None:
+def test_a_note_of_the_environment_does_not_matter(registry: Registry, locked: Lock, filled: list[TuningRecord]) -> None:
     assert len(frozen(locked, registry, cpu_model="another", tvm_ffi="9")) == 2
 
 
@@ -249,7 +255,7 @@ def test_a_lock_of_another_network(registry: Registry, locked: Lock, changes: di
     assert caught.value.problems == ()
 
 
-def test_another_environment_is_named_field_by_field(registry: Registry, locked: Lock) -> None:
+def test_another_environment_is_named_field_by_field(registry: Registry, locked: Lock, filled: list[TuningRecord]) -> None:
     found = problems_of(locked, registry, isa=["sse4.2"], cores=4)
     assert len(found) == 2
     assert all(line.startswith("another environment: ") for line in found)
@@ -280,7 +286,7 @@ def test_a_quarantined_record_is_named_with_its_reason(registry: Registry, locke
     assert "is quarantined: it computes nonsense" in line
 
 
-def test_a_record_that_was_never_published_is_not_used(registry: Registry, locked: Lock) -> None:
+def test_a_record_that_was_never_published_is_not_used(registry: Registry, locked: Lock, filled: list[TuningRecord]) -> None:
     key = registry.put_environment(ENVIRONMENT)
     measured = published(CONV, key, 7, state=RecordState.MEASURED)
     registry.keep([measured])

@@ -130,7 +130,7 @@ def test_notes_say_what_to_keep_in_mind() -> None:
 
 
 def test_the_page_of_mlflow_needs_a_server_and_both_runs() -> None:
-    logged = {"mlflow_run_id": "beef", "mlflow_experiment_id": "7"}
+    logged: dict[str, Any] = {"mlflow_run_id": "beef", "mlflow_experiment_id": "7"}
     pair = ([first(**logged)], [second(mlflow_experiment_id="7")])
     wanted = "http://mlflow:5000/#/compare-runs?runs=%5B%22beef%22%2C%22f00d%22%5D&experiments=%5B%227%22%5D"
     assert compared(*pair, mlflow_uri=URL).mlflow_url == wanted

@@ -44,7 +44,9 @@ def test_curves_are_there_against_trials_and_against_seconds(log: RunLog) -> Non
     curve = tuned_report().curve
     assert _series(log, "estimated_ms_by_trials") == [(p.trials, p.estimated_ms) for p in curve]
     assert _series(log, "estimated_ms_by_seconds") == [(int(p.seconds), p.estimated_ms) for p in curve]
-    assert _series(log, "coverage_by_trials/exact")[0] == (0, pytest.approx(8.03 / 16.281))
+    step, share = _series(log, "coverage_by_trials/exact")[0]
+    assert step == 0
+    assert share == pytest.approx(8.03 / 16.281)
     cold = _series(log, "coverage_by_seconds/cold")
     assert [value for _, value in cold] == sorted(value for _, value in cold)
     assert cold[0][1] == 0.0
@@ -86,8 +88,11 @@ def test_each_cluster_is_a_run_below_with_its_curve_and_decisions(log: RunLog) -
     assert first.tags.items() >= {PARENT_TAG: log.run_id, "bcd.network": "ppocr-det", "bcd.cluster": f"{'aa11':0<64}"}.items()
     assert RUN_TAG not in first.tags
     assert "SamplePerfectTile [4, 14]" in first.tags["mlflow.note.content"]
-    assert _series(first, "estimated_ms_by_trials") == [(8, 5.6), (16, 3.6), (24, 3.6), (32, pytest.approx(2.6))]
-    assert _series(first, "estimated_ms.tuned") == [(0, pytest.approx(2.6))]
+    curve = _series(first, "estimated_ms_by_trials")
+    assert [step for step, _ in curve] == [8, 16, 24, 32]
+    assert [value for _, value in curve] == pytest.approx([5.6, 3.6, 3.6, 2.6])
+    ((_, tuned_ms),) = _series(first, "estimated_ms.tuned")
+    assert tuned_ms == pytest.approx(2.6)
     softmax = next(child for child in log.children if child.name.startswith("softmax"))
     assert _series(softmax, "estimated_ms_by_trials") == []
 

@@ -21,14 +21,14 @@ from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import ConfigError, FrozenMismatch, MeasureError
 from bcd_registry.model import NetworkSpec
 from bcd_registry.registry import Registry
-from bcd_tuner import shipping
+from bcd_tuner import shipping, verification
 from bcd_tuner.bench import bench_compiled, bench_published
 from bcd_tuner.compile import compile_network
 from bcd_tuner.networks import import_network, make_inputs, reference_outputs
 from bcd_tuner.published import read_published
 from bcd_tuner.session import TuneRequest, tune
 from bcd_tuner.shipping import CompileReport, compile_to, load_compiled
-from bcd_tuner.verification import iter_inputs
+from bcd_tuner.verification import iter_inputs, verify
 from tests.tuner.published_networks import publish_by_hand, quiet, record_by_hand, write_network
 from tests.tuner.small_networks import embedding_model
 
@@ -147,6 +147,7 @@ def test_load_py_as_a_program(report: CompileReport) -> None:
     assert done.stdout.splitlines()[0] == "float32 (1, 5)"
 
 
+@pytest.mark.slow
 def test_load_cc_runs_the_network(report: CompileReport, tmp_path: Path) -> None:
     import tvm
 
@@ -321,6 +322,7 @@ def test_only_schedules_that_were_searched_deeply_enough_count_when_it_is_asked(
     assert read_published(spec, by_hand, quiet, trials=10**6).coverage.n_exact == 0
 
 
+@pytest.mark.slow
 def test_a_lock_holds_against_faster_records(spec: NetworkSpec, by_hand: Registry, tmp_path: Path) -> None:
     published = publish_by_hand(spec, by_hand)
     lock = published.lock()
@@ -368,3 +370,31 @@ def test_a_folder_is_not_timed_beside_another_network(tuned: Registry, report: C
     other = write_network(tmp_path / "other.onnx", channels=4)
     with pytest.raises(ConfigError, match="was not compiled from"):
         bench_compiled(report.folder, quiet, against=NetworkSpec("o", "o", "", str(other)), registry=tuned)
+
+
+class Scaled:
+    """Stands for a compiled network: scales its input, after a step that magnifies rounding or does not."""
+
+    def __init__(self, factor: float, steep: float = 1.0) -> None:
+        self._factor, self._steep = factor, steep
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        return [np.sin(self._factor * self._steep * x.astype(np.float64)).astype(np.float32) for x in inputs]
+
+
+@pytest.mark.parametrize(
+    ("factor", "steep", "equal", "magnified"),
+    [(1 + 1e-6, 1.0, True, False), (1 + 1e-2, 1.0, False, False), (1 + 1e-6, 1e5, True, True), (1.5, 1e3, False, False)],
+)
+def test_rounding_that_the_network_itself_magnifies_is_no_difference(
+    spec: NetworkSpec, monkeypatch: pytest.MonkeyPatch, factor: float, steep: float, equal: bool, magnified: bool
+) -> None:
+    monkeypatch.setattr(verification, "reference_outputs", lambda *_: None)
+    untuned, tuned = Scaled(1.0, steep), Scaled(factor, steep)
+    case = verify(import_network(spec), untuned, tuned, 0)[0]  # type: ignore[arg-type]
+    assert (case.equal, case.magnified) == (equal, magnified)
+
+
+def test_loading_is_quiet(report: CompileReport, capfd: pytest.CaptureFixture[str]) -> None:
+    load_compiled(report.folder)
+    assert capfd.readouterr() == ("", "")

@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 
 from bcd_registry.errors import StoreDenied, StoreUnavailable
 from bcd_tuner.mlflow_spool import SPOOL_FOLDER, list_entries, read_entry, write_entry
+from bcd_tuner.mlflow_store import MlflowStore, quiet
 from bcd_tuner.pictures import save_pictures, save_tuning_curves
 from bcd_tuner.report import CurvePoint, TuneReport
 from bcd_tuner.run_log import PARENT_TAG, RUN_TAG, make_run_log
@@ -48,7 +49,9 @@ def tracker_of(uri: str, **options: Any) -> Tracker:
 def tracked(uri: str, folder: Path) -> Tracked:
     pictures = save_pictures(tuned_report(), folder / "runs", "net")
     tracker = tracker_of(uri, spool=folder / SPOOL_FOLDER, params={"registry": "sqlite:///catalog.db"})
-    return tracker.log(tuned_report(), params={"time_budget_s": 300, "fresh": False}, pictures=pictures)
+    tracked = tracker.log(tuned_report(), params={"time_budget_s": 300, "fresh": False}, pictures=pictures)
+    tracker.drain(PATIENT_S)
+    return tracked
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +244,19 @@ def test_a_run_that_was_cut_off_is_logged_anew_and_one_that_is_there_is_not(
     assert len(_runs(client, PARENT_TAG, "half")) == 7
 
 
+def test_a_run_without_those_of_its_clusters_gets_them(uri: str, client: MlflowClient, tmp_path: Path) -> None:
+    log = make_run_log(tuned_report(run_id="alone"), params={}, ended_s=ENDED_S)
+    with quiet():
+        store = MlflowStore(uri, EXPERIMENT)
+        store.open()
+        logged = store.write_run(log, [])
+    write_entry(tmp_path, log, {})
+    assert sync(uri, tmp_path) == Synced(logged=("alone",))
+    (run,) = _runs(client, RUN_TAG, "alone")
+    assert run.info.run_id == logged.run_id
+    assert len(_runs(client, PARENT_TAG, "alone")) == 7
+
+
 def test_a_damaged_entry_is_set_aside_and_the_others_go_on(uri: str, tmp_path: Path) -> None:
     write_entry(tmp_path, make_run_log(tuned_report(run_id="whole"), params={}, ended_s=ENDED_S), {})
     damaged = (
@@ -288,7 +304,9 @@ CHILD = """
 import sys
 from bcd_tuner.tracking import Tracker
 from tests.tuner.reports import tuned_report
-tracked = Tracker(sys.argv[1], patience_s=120.0).log(tuned_report(run_id=sys.argv[2]))
+tracker = Tracker(sys.argv[1], patience_s=120.0)
+tracked = tracker.log(tuned_report(run_id=sys.argv[2]))
+tracker.drain(120)
 assert "mlflow" not in sys.modules
 sys.exit(tracked.note or None)
 """
@@ -301,7 +319,7 @@ def test_first_runs_of_two_processes_at_once_are_quiet_and_both_logged(tmp_path:
         assert child.communicate(timeout=200) == ("", "")
         assert child.returncode == 0
     with sqlite3.connect(tmp_path / "new" / "mlflow.db") as connection:
-        (count,) = connection.execute("SELECT count(*) FROM tags WHERE key = 'bcd.run_id'").fetchone()
+        (count,) = connection.execute("SELECT count(*) FROM tags WHERE key = 'bcd.logged' AND value = 'complete'").fetchone()
     connection.close()
     assert count == 2
 

@@ -220,7 +220,7 @@ def _judge_regression(allowed: float, ratio: Ratio, new_s: Sequence[float], old_
 
 def _judge_coverage(wanted: float, coverage: Coverage) -> Rule:
     reason = (
-        f"{100 * coverage.of_time:.1f}% of the estimated untuned time is in tasks with a published schedule "
+        f"{100 * coverage.of_time:.2f}% of the estimated untuned time is in tasks with a published schedule "
         f"({coverage.n_exact} of {coverage.n_tasks} tasks), {100 * wanted:g}% wanted"
     )
     return Rule("coverage", coverage.of_time >= wanted, reason)

@@ -48,9 +48,10 @@ __all__ = [
     "using",
 ]
 
-COMPLETE_TAG = "bcd.logged"
-"""Set when everything of a run is there: a run without it was cut off on the way."""
+LOGGED_TAG = "bcd.logged"
+"""How far a run came: one without it was cut off on the way."""
 
+_RUN_ALONE = "run"
 _COMPLETE = "complete"
 _PARENT = "mlflow.parentRunId"
 _SQLITE = "sqlite:///"
@@ -69,10 +70,15 @@ class Refused(StoreUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Where MLflow keeps a run."""
+    """Where MLflow keeps a run.
+
+    Attributes:
+        complete: Whether the runs of its clusters are there too.
+    """
 
     run_id: str
     experiment_id: str
+    complete: bool = False
 
 
 class MlflowStore:
@@ -101,27 +107,30 @@ class MlflowStore:
         self.experiment_id = str(known.experiment_id)
 
     def find(self, run_id: str) -> Logged | None:
-        """The run of a tune, when everything of it is there."""
+        """The run of a tune, when all of its own is there."""
         for run in self._search(RUN_TAG, run_id):
-            if run.data.tags.get(COMPLETE_TAG) == _COMPLETE:
-                return Logged(str(run.info.run_id), self.experiment_id)
+            if (stage := run.data.tags.get(LOGGED_TAG)) is not None:
+                return Logged(str(run.info.run_id), self.experiment_id, stage == _COMPLETE)
         return None
 
     def remove_unfinished(self, run_id: str) -> None:
         """Delete what an attempt that was cut off left behind, as MLflow deletes: it can be restored there."""
         for tag in (PARENT_TAG, RUN_TAG):
             for run in self._search(tag, run_id):
-                self._client.delete_run(run.info.run_id)
+                if LOGGED_TAG not in run.data.tags:
+                    self._client.delete_run(run.info.run_id)
 
-    def write(self, log: RunLog, pictures: Sequence[Path]) -> Logged:
-        """Log a run and those of its clusters; the parent is complete, or is marked failed."""
+    def write_run(self, log: RunLog, pictures: Sequence[Path]) -> Logged:
+        """Log a run without those of its clusters; it has all of its own, or is marked failed.
+
+        Raises:
+            Refused: MLflow does not take one of its values.
+        """
         run_id = self._create(log)
         try:
             self._write_values(run_id, log)
             self._write_files(run_id, log, pictures)
-            with ThreadPoolExecutor(1 if self._database else _WRITERS) as writers:
-                list(writers.map(lambda child: self._write_child(run_id, child), log.children))
-            self._client.log_batch(run_id, tags=[RunTag(COMPLETE_TAG, _COMPLETE)])
+            self._client.log_batch(run_id, tags=[RunTag(LOGGED_TAG, _RUN_ALONE)])
         except BaseException as error:  # Ctrl-C too
             with contextlib.suppress(Exception):
                 self._client.set_terminated(run_id, status="FAILED")
@@ -130,6 +139,12 @@ class MlflowStore:
             raise
         self._client.set_terminated(run_id, status=log.status, end_time=int(log.ended_s * 1000))
         return Logged(run_id, self.experiment_id)
+
+    def write_clusters(self, log: RunLog, parent: Logged) -> None:
+        """Log the runs of the clusters below theirs."""
+        with ThreadPoolExecutor(1 if self._database else _WRITERS) as writers:
+            list(writers.map(lambda child: self._write_child(parent.run_id, child), log.children))
+        self._client.log_batch(parent.run_id, tags=[RunTag(LOGGED_TAG, _COMPLETE)])
 
     def _write_child(self, parent_id: str, child: RunLog) -> None:
         run_id = self._create(child, {_PARENT: parent_id})
@@ -201,7 +216,8 @@ def set_patience(timeout_s: float, retries: int) -> None:
 @contextlib.contextmanager
 def using(uri: str) -> Iterator[None]:
     """MLflow's own functions work with this store for the block: they know one for the whole process only."""
-    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    known = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
+    before = mlflow.get_tracking_uri() if known else None
     mlflow.set_tracking_uri(uri)
     try:
         yield

@@ -5,20 +5,17 @@ from __future__ import annotations
 import importlib.util
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mlflow.models import set_model
-from mlflow.pyfunc import PythonModel
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 
 class CompiledNetwork(PythonModel):
-    """The folder that `bcd-registry compile` wrote, as an MLflow model.
+    """The folder that `bcd-registry compile` wrote, as an MLflow model."""
 
-    Its methods have no type hints: MLflow would read them as a schema.
-    """
-
-    def load_context(self, context):  # type: ignore[no-untyped-def]
+    def load_context(self, context: PythonModelContext) -> None:
         """Verify the folder and this CPU, and load the library."""
         folder = Path(context.artifacts["compiled"])
         spec = importlib.util.spec_from_file_location("bcd_compiled_network", folder / "load.py")
@@ -29,15 +26,20 @@ class CompiledNetwork(PythonModel):
         self._network = loader.load(folder)
         self._alone = threading.Lock()  # a server has many threads, the network takes one
 
-    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+    def predict(
+        self,
+        context: PythonModelContext | None,
+        model_input: np.ndarray,  # MLflow reads it, and takes no schema from just this one
+        params: dict[str, Any] | None = None,
+    ) -> Any:
         """Outputs of one call: an array, or arrays by name when there are several.
 
         Args:
             model_input: Arrays by input name, or the array itself where there is one input.
         """
-        wanted = self._network.manifest["inputs"]
-        given = model_input if isinstance(model_input, dict) else {wanted[0]["name"]: model_input}
-        arrays = [np.asarray(given[spec["name"]], dtype=spec["dtype"]) for spec in wanted]
+        wanted, given = self._network.manifest["inputs"], cast(Any, model_input)
+        by_name = given if isinstance(given, dict) else {wanted[0]["name"]: given}
+        arrays = [np.asarray(by_name[spec["name"]], dtype=spec["dtype"]) for spec in wanted]
         with self._alone:
             outputs = self._network(*arrays)
         names = [str(spec.get("name") or f"output_{number}") for number, spec in enumerate(self._network.manifest["outputs"])]

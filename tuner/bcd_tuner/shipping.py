@@ -13,8 +13,6 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-import tvm
-from tvm import relax
 from tvm.support import cc
 
 from bcd_registry.errors import MeasureError
@@ -31,7 +29,7 @@ from .output_folder import check_free, write_errors, written_whole
 from .plan import UNTUNED_SKETCH, PlannedTask
 from .published import Coverage, PublishedNetwork, Say, read_published
 from .scratch import measuring_lock
-from .shipped.load import FORMAT, MANIFEST
+from .shipped.load import FORMAT, MANIFEST, open_library, without_warnings
 from .targets import isa_features
 from .verification import VerifiedCase, verify
 
@@ -137,13 +135,12 @@ def _link(compiled: CompiledNetwork, path: Path) -> CompiledNetwork:
         subprocess.run([*map(str, command), "-o", output, *objects], check=True, capture_output=True, text=True)
 
     try:
-        with write_errors(path.parent):
+        with write_errors(path.parent), without_warnings():
             compiled.executable.export_library(str(path), fcompile=link)
     except subprocess.CalledProcessError as error:
         reason = (error.stderr.strip() or str(error)).splitlines()[-1]
         raise MeasureError(f"{path.name} does not link: {reason}", hint="`bcd-registry doctor` tries the compiler") from error
-    module = tvm.runtime.load_module(str(path))
-    return CompiledNetwork(compiled.executable, relax.VirtualMachine(module, tvm.cpu()))
+    return CompiledNetwork(compiled.executable, open_library(path))
 
 
 def _measure(published: PublishedNetwork, untuned: CompiledNetwork, linked: CompiledNetwork, say: Say, seed: int) -> _Measured:
@@ -173,6 +170,12 @@ def _notes(measured: _Measured) -> list[str]:
         f"on {case.inputs} inputs the imported network computes something else than onnxruntime: {case.import_error}"
         for case in measured.cases
         if case.import_error
+    ]
+    notes += [
+        f"on {case.inputs} inputs the network magnifies rounding: its outputs differ by {case.max_rel_error:.2g}, "
+        "relative, and by as much when the inputs are disturbed a little"
+        for case in measured.cases
+        if case.magnified
     ]
     if measured.outcome.slower:
         notes.append("the tuned network is slower than the untuned one")

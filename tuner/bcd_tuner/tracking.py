@@ -1,7 +1,8 @@
 """One MLflow run for each tune, without the tune waiting for MLflow: it waits two seconds at most, and loses nothing.
 
-A run is put on disk first, whole (`mlflow_spool.py`). A process of its own, started when the tune begins, logs it and is ended
-when it takes longer; what it did not log stays on disk for `sync`. MLflow itself is imported in `mlflow_store.py` only.
+A run is put on disk first, whole (`mlflow_spool.py`). A process of its own, started when the tune begins, logs it, and is ended
+when it takes longer. Once it has the run it may go on alone with those of the clusters (`mlflow_child.py`). What was not
+logged stays on disk for `sync`. MLflow itself is imported in `mlflow_store.py` only.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class Tracker:
         self.uri, self.experiment = uri, experiment
         self._spool, self._params, self._patience_s, self._clock = spool, dict(params or {}), patience_s, clock
         self._child: _Child | None = None
+        self._alone: _Child | None = None
 
     @property
     def ui_command(self) -> str:
@@ -113,6 +115,15 @@ class Tracker:
         if self._child is not None:
             self._child.close()
             self._child = None
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until what goes on after `log` has ended; a tune does not need to.
+
+        Raises:
+            subprocess.TimeoutExpired: It takes longer.
+        """
+        if self._alone is not None:
+            self._alone.process.wait(timeout_s)
 
     def log(
         self, report: TuneReport, *, params: Mapping[str, object] | None = None, pictures: Mapping[str, Path] | None = None
@@ -147,8 +158,8 @@ class Tracker:
             return self._not_logged(began, reason, kept=self._spool is not None)
         if "error" in answer:
             return self._not_logged(began, answer["error"], kept=self._spool is not None)
-        with contextlib.suppress(BcdError):  # one that stays is found again by `sync`
-            remove_entry(folder)
+        self._child.release()
+        self._alone, self._child = self._child, None
         return Tracked(answer["run_id"], self._clock() - began, experiment_id=answer["experiment_id"])
 
     def _not_logged(self, began: float, reason: str, *, kept: bool) -> Tracked:
@@ -228,14 +239,16 @@ def _sync_one(store: MlflowStore, folder: Path) -> Synced:
         except CorruptBlob as error:
             return _aside(folder, error.message)
         run_id = entry.log.run_id
-        if store.find(run_id) is not None:
+        found = store.find(run_id)
+        if found is not None and found.complete:
             remove_entry(folder)
             return Synced(known=(run_id,))
         store.remove_unfinished(run_id)
         try:
-            store.write(entry.log, entry.pictures)
+            logged = store.write_run(entry.log, entry.pictures) if found is None else found
         except Refused as error:
             return _aside(folder, error.message)
+        store.write_clusters(entry.log, logged)
         remove_entry(folder)
     return Synced(logged=(run_id,))
 
@@ -271,6 +284,7 @@ class _Child:
     process: subprocess.Popen[str] = field(init=False)
     began: float = field(init=False)
     answers: queue.SimpleQueue[dict[str, Any] | None] = field(init=False)
+    reader: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:
         self.began, self.answers = self.clock(), queue.SimpleQueue()
@@ -282,7 +296,8 @@ class _Child:
             text=True,
             process_group=0,  # Ctrl-C is for the tune, which still has something to log
         )
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
         self._write(self.settings)
 
     def ask(self, message: Mapping[str, str], patience_s: float) -> dict[str, Any] | None:
@@ -300,14 +315,22 @@ class _Child:
                 return answer
             ends_at = self.clock() + patience_s
 
+    def release(self) -> None:
+        """Let it end by itself."""
+        threading.Thread(target=self.process.wait, daemon=True).start()  # else it would stay as a zombie
+        self._close_input()
+
     def close(self) -> None:
         """End it at once."""
         self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError, ValueError):
-                if pipe is not None:
-                    pipe.close()
+        self._close_input()
+        self.reader.join()
+
+    def _close_input(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
 
     def _write(self, message: Mapping[str, str]) -> None:
         with contextlib.suppress(OSError, ValueError):  # one that is dead is found out when it is asked
@@ -317,7 +340,7 @@ class _Child:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):
+        with self.process.stdout, contextlib.suppress(OSError, ValueError):
             for line in self.process.stdout:
                 self.answers.put(json.loads(line))
         self.answers.put(None)

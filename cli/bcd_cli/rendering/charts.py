@@ -46,8 +46,8 @@ def bar_chart(title: str, bars: Sequence[Bar], unit: str) -> str:
     largest = max([bar.value for bar in bars] + [bar.high or 0.0 for bar in bars], default=0.0) or 1.0
     ticks = _ticks(largest)
     scale = (_WIDTH - _LEFT - _RIGHT) / max(ticks[-1], largest)
-    height = _ROW * len(bars) + 40
-    parts = [_grid(_LEFT + tick * scale, height - 30, tick) for tick in ticks]
+    height = _ROW * len(bars) + 54
+    parts = [_grid(_LEFT + tick * scale, height - 44, tick) for tick in ticks]
     for row, bar in enumerate(bars):
         top, middle = _ROW * row + 6, _ROW * row + 15
         parts.append(_text(_LEFT - 8, middle + 4, bar.label, "end"))
@@ -58,7 +58,7 @@ def bar_chart(title: str, bars: Sequence[Bar], unit: str) -> str:
             ends = (_LEFT + bar.low * scale, _LEFT + bar.high * scale)
             parts.append(_spread(ends, middle))
         parts.append(_text(_LEFT + max(bar.value, bar.high or 0.0) * scale + 6, middle + 4, bar.text, "start"))
-    parts.append(_text(_LEFT, height - 2, unit, "start"))
+    parts.append(_text(_LEFT, height - 6, unit, "start"))
     return _svg(title, [f"{bar.label}: {bar.text}" for bar in bars], height, parts)
 
 

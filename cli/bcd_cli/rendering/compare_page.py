@@ -7,7 +7,7 @@ from html import escape
 
 from bcd_cli.rendering.charts import Bar, Line, bar_chart, line_chart
 from bcd_cli.rendering.compare import between, period, verdict_text, whole
-from bcd_cli.rendering.text import count, milliseconds, moment
+from bcd_cli.rendering.text import UNKNOWN, count, milliseconds, moment
 from bcd_tuner.comparison import Comparison, Spread, Version
 
 _STYLE = """
@@ -113,7 +113,8 @@ def _figures(found: Comparison) -> str:
         ("trials", whole(first.trials), whole(second.trials), verdict_text(found.trials)),
         ("grades", _grades(first), _grades(second), ""),
     ]
-    return _table("Medians, with what they scatter between", ["", first.label, second.label, ""], rows, numbers=(1, 2))
+    known = [row for row in rows if row[1:3] != (UNKNOWN, UNKNOWN)]
+    return _table("Medians, with what they scatter between", ["", first.label, second.label, ""], known, numbers=(1, 2))
 
 
 def _grades(version: Version) -> str:

@@ -17,6 +17,9 @@
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -91,7 +94,12 @@ std::vector<ffi::Tensor> MakeInputs(const ffi::json::Object& manifest) {
 ffi::Function LoadMain(const std::string& folder, const ffi::json::Object& manifest) {
   setenv("TVM_NUM_THREADS", std::to_string(manifest[ffi::String("threads")].cast<int64_t>()).c_str(), 0);
   std::string library = manifest[ffi::String("library")].cast<ffi::String>();
+  int kept = dup(STDERR_FILENO), nowhere = open("/dev/null", O_WRONLY);
+  dup2(nowhere, STDERR_FILENO);  // TVM 0.27 warns of each weight that it loads
   ffi::Module code = ffi::Module::LoadFromFile(folder + "/" + library);
+  dup2(kept, STDERR_FILENO);
+  close(kept);
+  close(nowhere);
   auto machine = code->GetFunction("vm_load_executable", true).value()().cast<ffi::Module>();
   machine->GetFunction("vm_initialization", true).value()(static_cast<int>(kDLCPU), 0, kPooled);
   return machine->GetFunction("main", true).value();

@@ -9,13 +9,14 @@ outputs = network(image)          # numpy arrays, in the order of `inputs` and `
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ FORMAT = 1
 
 MANIFEST = "manifest.json"
 _MAX_INTEGER = 2
+_STDERR = 2
 
 
 class Refused(Exception):
@@ -54,11 +56,10 @@ class Network:
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Load the library; nothing is verified here."""
         import tvm
-        from tvm.runtime.vm import VirtualMachine
 
         self.manifest = manifest
         self._tensor = tvm.runtime.tensor
-        self._main = VirtualMachine(tvm.runtime.load_module(str(folder / manifest["library"])), tvm.cpu())["main"]
+        self._main = open_library(folder / manifest["library"])["main"]
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Outputs in order, as numpy arrays.
@@ -91,6 +92,15 @@ def load(folder: str | Path = Path(__file__).parent) -> Network:
     check_machine(manifest)
     os.environ.setdefault("TVM_NUM_THREADS", str(manifest["threads"]))
     return Network(Path(folder), manifest)
+
+
+def open_library(path: Path) -> Any:
+    """The virtual machine that runs what a library holds."""
+    import tvm
+    from tvm.runtime.vm import VirtualMachine
+
+    with without_warnings():
+        return VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -181,6 +191,23 @@ def made_up_inputs(manifest: dict[str, Any], seed: int = 0) -> list[Any]:
         values = rng.integers(0, _MAX_INTEGER, shape) if dtype.kind in "biu" else rng.standard_normal(shape)
         arrays.append(np.asarray(values).astype(dtype))
     return arrays
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """TVM 0.27 warns of each weight that it saves or loads, and writes to the descriptor and not to `sys.stderr`."""
+    try:
+        kept, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # it is closed: nothing is seen anyway
+        yield
+        return
+    os.dup2(nowhere, _STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def main() -> int:
