@@ -97,5 +97,7 @@ def _print_report(state: State, report: TuneReport, ui_command: str) -> None:
 def _runnable(command: str) -> str:
     """The command as it can be typed: a virtual environment that is not active has its programs beside its interpreter."""
     program, _, arguments = command.partition(" ")
+    if not arguments or shutil.which(program) is not None:  # a server's address, or a command that is found
+        return command
     beside = Path(sys.executable).with_name(program)
-    return f"{beside} {arguments}" if arguments and shutil.which(program) is None and beside.exists() else command
+    return f"{beside} {arguments}" if beside.exists() else command

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bcd_cli.main import EXIT_CODES
+from bcd_cli.tune import _runnable
 from bcd_registry import errors
 from bcd_registry.settings import load_settings, open_registry
 from bcd_tuner.report import ProgressEvent, ProgressSink, TuneReport
@@ -304,3 +305,10 @@ def test_what_is_not_there(invoke: Invoke, home: Path, arguments: list[str], cod
     result = invoke(*arguments)
     assert result.exit_code == code
     assert result.stderr.startswith("error: ")
+
+
+def test_what_is_shown_for_mlflow_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _runnable("http://mlflow.example.org:5000") == "http://mlflow.example.org:5000"
+    monkeypatch.setenv("PATH", "")
+    assert _runnable(f"{Path(sys.executable).name} ui") == f"{sys.executable} ui"
+    assert _runnable("no-such-program ui") == "no-such-program ui"
