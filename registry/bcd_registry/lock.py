@@ -198,10 +198,10 @@ def compare_locks(old: Lock, new: Lock) -> LockDifference:
     """What changed from the old to the new one."""
     before, after = ({task.workload: task for task in lock.tasks} for lock in (old, new))
     both = [(task, after[task.workload]) for task in old.tasks if task.workload in after]
-    environments = (Environment(lock.environment.fields) for lock in (old, new))
+    then, now = (Environment(lock.environment.fields) for lock in (old, new))
     return LockDifference(
         network=other_fields(old.network, new.network),
-        environment=tuple(compare(*environments)),
+        environment=tuple(compare(then, now)),
         added=tuple(task for task in new.tasks if task.workload not in before),
         removed=tuple(task for task in old.tasks if task.workload not in after),
         records=tuple((a, b) for a, b in both if (a.record, a.trace) != (b.record, b.trace)),
