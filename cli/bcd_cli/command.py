@@ -38,7 +38,7 @@ class Command(TyperCommand):
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:
-            _say("interrupted", "what was found is kept; run the same command to go on")
+            _say("interrupted", "nothing is lost that the registry holds; run the same command again")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             _drop_output()  # `| head` has seen enough

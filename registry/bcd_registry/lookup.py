@@ -131,14 +131,15 @@ def _grade_unknown(workload: Workload, index: Index) -> Match:
     return Match(workload, Grade.COLD, None, (), reason)
 
 
-def _own_order(candidate: Candidate) -> tuple[int, int, int, float, str]:
+def _own_order(candidate: Candidate) -> tuple[int, int, int, int, float, str]:
     """Nearest to being exact first."""
     record = candidate.record
-    return candidate.n_soft, -candidate.state_rank, -record.depth, candidate.relative, candidate.id
+    n_soft, n_doubts = len(candidate.soft), len(candidate.doubts)
+    return n_soft, -candidate.state_rank, n_doubts, -record.depth, candidate.relative, candidate.id
 
 
 def _own_priors(workload: Workload, own: Iterable[Candidate]) -> tuple[Prior, ...]:
-    chosen = sorted(_distinct(own), key=lambda c: (c.n_soft, -c.state_rank, c.relative, c.id))
+    chosen = sorted(_distinct(own), key=lambda c: (len(c.soft), -c.state_rank, len(c.doubts), c.relative, c.id))
     return tuple(Prior(c.record, workload, 0.0, Grade.STALE) for c in chosen[:MAX_OWN_PRIORS])
 
 

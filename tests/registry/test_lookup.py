@@ -228,6 +228,9 @@ def test_a_drifted_record_is_a_prior_only() -> None:
     assert lookup(drifted, steady).record == steady
     assert prior_ids(lookup(drifted, record(NEAR)))[0] == drifted.id
     assert lookup(record(NEAR, drift="slower")).grade is Grade.CLUSTER
+    measured = record(OWN, 0.5, state=RecordState.MEASURED, depth=0)
+    doubted = lookup(drifted, measured)
+    assert (prior_ids(doubted)[0], doubted.reason) == (drifted.id, "drifted: 20% slower")
 
 
 def test_another_version_is_a_prior_or_of_no_use_or_as_good() -> None:

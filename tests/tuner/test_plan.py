@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -93,6 +94,16 @@ def test_nobody_gets_more_than_the_depth_and_whoever_is_searched_gets_something(
     found = planned(task, match, depth)
     assert 0 <= found.trials <= depth
     assert (found.trials > 0) == (depth > 0 and grade is not Grade.EXACT)
+
+
+def test_a_search_that_came_to_its_end_and_is_doubted_gets_few_trials_and_not_what_is_left() -> None:
+    task = make_task("t")
+    doubted = own_record(task, state=RecordState.PUBLISHED, depth=32, trials=32, drift="slower")
+    on_the_way = own_record(task, depth=0, trials=31, run_id="r2")
+    match = known(task, Grade.STALE, doubted)
+    match = dataclasses.replace(match, priors=(*match.priors, *known(task, Grade.STALE, on_the_way).priors))
+    assert planned(task, match).trials == 8
+    assert planned(task, match, depth=64).trials == 64 - 31
 
 
 @pytest.mark.parametrize(("spent", "trials"), [(1, 31), (8, 24), (16, 16), (30, 2), (32, 1), (100, 1)])

@@ -113,7 +113,7 @@ def _plan_known(task: Task, match: Match, depth: int, cluster: str, environment_
     trials = max(_LEAST_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
     if match.grade is Grade.EXACT:
         trials = 0
-    elif spent := _spent(match):
+    elif (spent := _spent(match)) and not _came_to_its_end(match, depth):
         trials = max(1, depth - spent)  # one is enough to measure the best of an earlier run again
     planned = PlannedTask(task, match, depth, min(depth, trials), PriorSource.REGISTRY, None, cluster)
     useful = match.grade is Grade.EXACT or planned.priors
@@ -131,6 +131,12 @@ def _spent(match: Match) -> int:
     """Trials that an unfinished search of this very workload spent already; 0 when there was none."""
     own = [p.record for p in match.priors if p.grade is Grade.STALE and p.record.workload_key == match.workload.key]
     return max((r.trials for r in own if r.depth == 0 or r.state is RecordState.MEASURED), default=0)
+
+
+def _came_to_its_end(match: Match, depth: int) -> bool:
+    """Whether a search of this very workload did, whose result is doubted now: nothing is left to go on with."""
+    own = (p.record for p in match.priors if p.record.workload_key == match.workload.key)
+    return any(r.state is RecordState.PUBLISHED and r.depth >= depth for r in own)
 
 
 def _plan_sibling(planned: PlannedTask, leader: str | None) -> PlannedTask:
