@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import zstandard
 
@@ -53,9 +54,16 @@ def _decompress(data: bytes) -> bytes:
 
 def _parse(text: bytes) -> Json:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise CorruptBlob(f"a trace blob is not JSON: {error}", hint=_HINT) from error
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:20]} is too large a number")
+    return number
 
 
 def _refuse_constant(name: str) -> Json:

@@ -72,6 +72,11 @@ def mutate_archive(rng: Generator, data: bytes, others: Sequence[bytes]) -> byte
     return mutate_bytes(rng, packed, others) if rng.random() < 0.2 else packed
 
 
+def _value(rng: Generator) -> Json:
+    """A hostile value, not shared with any other."""
+    return copy.deepcopy(one_of(rng, _VALUES))
+
+
 def one_of(rng: Generator, values: Sequence[Any]) -> Any:
     """One of the values, as it is: numpy's own choice makes arrays of them."""
     return values[int(rng.integers(len(values)))]
@@ -134,11 +139,11 @@ def _changed(rng: Generator, value: Json) -> Json:
     """One node changed, any of them."""
     places = list(_places(value))
     if not places:
-        return one_of(rng, _VALUES)
+        return _value(rng)
     holder, key = one_of(rng, places)
     how = int(rng.integers(8))
     if how <= 2:
-        holder[key] = one_of(rng, _VALUES)
+        holder[key] = _value(rng)
     elif how == 3:
         other, name = one_of(rng, places)
         holder[key] = copy.deepcopy(other[name])
@@ -154,9 +159,9 @@ def _changed(rng: Generator, value: Json) -> Json:
 def _double(rng: Generator, holder: Json, key: Any) -> None:
     """A list's element many times; an object's value under another name as well."""
     if isinstance(holder, list):
-        holder[key:key] = [holder[key]] * int(one_of(rng, (1, 1, 5, 3000)))
+        holder[key:key] = [copy.deepcopy(holder[key])] * int(one_of(rng, (1, 1, 5, 3000)))
     else:
-        holder[str(one_of(rng, (key + "x", key.upper(), "", "\0", "__class__")))] = holder[key]
+        holder[str(one_of(rng, (key + "x", key.upper(), "", "\0", "__class__")))] = copy.deepcopy(holder[key])
 
 
 def _near(rng: Generator, value: Json) -> Json:
