@@ -38,8 +38,8 @@ def check(
 ) -> None:
     """Measure what the registry knows of a network again.
 
-    Each stored winner is compared and timed with its untuned program. One that got slower beside it, twice, is only a prior until
-    it holds again; one that computes something else is quarantined. With --read-only nothing is marked.
+    Each stored winner is compared and timed with its untuned program. One that got slower beside it, twice, is only a prior
+    until it holds again; one that computes something else is quarantined. With --read-only nothing is marked.
     """
     if every and sample is not None:
         raise ConfigError("--sample and --all contradict each other", hint="give one of them")
