@@ -13,8 +13,8 @@ from .model import Json, canonical_json
 FORMAT = 1
 """Version of the envelope around a trace."""
 
-MAX_TRACE_BYTES = 16 * 2**20
-"""Largest envelope, decompressed: a real one has some 10 KB."""
+MAX_TRACE_BYTES = 2 << 20
+"""Largest envelope, decompressed: a real one has some 10 KB, and with weights laid out anew up to 100 KB."""
 
 _HINT = "the record cannot be used; tune again to replace it"
 
