@@ -118,10 +118,11 @@ def _splice(rng: Generator, data: bytes, others: Sequence[bytes]) -> bytes:
 
 def _number(rng: Generator, data: bytes, others: Sequence[bytes]) -> bytes:
     """A whole number of the file's own kinds, at any place: lengths, offsets and counts are such."""
-    size = int(one_of(rng, (1, 2, 4, 8)))
+    size: int = one_of(rng, (1, 2, 4, 8))
     start = int(rng.integers(len(data) + 1))
-    value = int(one_of(rng, (0, 1, 2**7, 2**15, 2**31, 2**32, 2**63, 2**64 - 1))) % 256**size
-    return data[:start] + value.to_bytes(size, str(one_of(rng, ("big", "little")))) + data[start + size :]  # type: ignore[arg-type]
+    value: int = one_of(rng, (0, 1, 2**7, 2**15, 2**31, 2**32, 2**63, 2**64 - 1)) % 256**size
+    number = value.to_bytes(size, "big")
+    return data[:start] + (number if rng.random() < 0.5 else number[::-1]) + data[start + size :]
 
 
 _BYTES: Sequence[Callable[[Generator, bytes, Sequence[bytes]], bytes]] = (
@@ -195,4 +196,3 @@ def _dumped(rng: Generator, value: Json) -> bytes:
     for spelled in (json.dumps(_DEEP), f'"{_DEEP}"'):
         text = text.replace(spelled, deep)
     return text.encode(errors="surrogatepass")
-
