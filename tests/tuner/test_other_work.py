@@ -21,7 +21,7 @@ class Clockwork:
         assert percpu
         return [SimpleNamespace(**vars(self.core)), SimpleNamespace(user=3.0, idle=4.0)]
 
-    def Process(self) -> Any:
+    def Process(self) -> Any:  # noqa: N802 - its name in psutil
         def of(seconds: float) -> Any:
             times = SimpleNamespace(user=seconds, system=0.0, children_user=0.0, children_system=0.0)
             return SimpleNamespace(cpu_times=lambda: times)
