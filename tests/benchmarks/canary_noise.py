@@ -1,7 +1,7 @@
 """How often a canary raises a false alarm on an idle machine: `python -m tests.benchmarks.canary_noise`.
 
-A small network is tuned once, and nothing changes after that. Every check is a session of its own, with new processes. The spread
-between sessions that it prints is what `bcd_tuner.drift.SESSION_NOISE` has to cover. Some 15 minutes for 500 record checks.
+A small network is tuned once, and nothing changes after that. Every check is a session of its own, with new processes. The
+spread between sessions that it prints is what `bcd_tuner.drift.SESSION_NOISE` has to cover. Some 15 minutes for 500 checks.
 """
 
 from __future__ import annotations

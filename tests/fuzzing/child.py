@@ -117,7 +117,7 @@ def run(name: str, seed: int, first: int, end: int, folder: Path) -> None:
             outcome = try_input(found, input_of(found, seed, number))
             state.count(outcome)
             if outcome.kind in ("raised", "unverified") or outcome.seconds > LIMIT_S:
-                kind = outcome.kind if outcome.kind != "refused" and outcome.kind != "accepted" else "slow"
+                kind = "slow" if outcome.kind in ("accepted", "refused") else outcome.kind
                 line = {"number": number, "kind": kind, "detail": outcome.detail, "seconds": round(outcome.seconds, 3)}
                 findings.write(json.dumps(line) + "\n")
                 findings.flush()
@@ -125,4 +125,6 @@ def run(name: str, seed: int, first: int, end: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], *(int(argument) for argument in sys.argv[2:5]), Path(sys.argv[5]))
+    _, format_name, *numbers, place = sys.argv
+    given_seed, first_number, end_number = map(int, numbers)
+    run(format_name, given_seed, first_number, end_number, Path(place))

@@ -1,11 +1,13 @@
-"""The formats that the registry reads: what mutated bytes are made of, how they are read, and what must hold of what is taken."""
+"""The formats that the registry reads: what mutated bytes are made of, how they are read, what must hold of what is taken."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import sqlite3
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from bcd_registry.model import Grade, Prior, RecordState, TuningRecord, Workload
 from bcd_registry.registry import Registry
 from bcd_registry.settings import load_settings
 from bcd_registry.spool import Results, Spool, publish_spool
+from bcd_registry.staleness import environment_key
 from bcd_registry.testing.values import (
     ENVIRONMENT,
     hex_of,
@@ -207,14 +210,14 @@ def catalog_format(folder: Path) -> Format:
     return Format("catalog", mutate, read)
 
 
+_STRANGE = (("null", None), ("integer", -1), ("integer", 2**62), ("real", 1e308), ("blob", "ff"), ("text", "78"))
+_OTHERS = (("integer", 0), ("integer", -(2**62)), ("real", -1.0), ("text", ""), ("text", "6e616e"))
 _BLOBS = MemoryBlobs()
 _WORKLOADS = tuple(make_workload(name, cluster="c", anchor="a") for name in ("one", "two", "three"))
 
 
 def _bundle() -> Bundle:
-    workloads = tuple(
-        dataclasses.replace(w, key=digest_of("1", "workload", w.description)) for w in _WORKLOADS
-    )
+    workloads = tuple(dataclasses.replace(w, key=digest_of("1", "workload", w.description)) for w in _WORKLOADS)
     records = [
         make_record(workloads[0], _environment_key(), state=RecordState.PUBLISHED),
         make_record(workloads[1], _environment_key(), run_id="run-2"),
@@ -225,16 +228,11 @@ def _bundle() -> Bundle:
 
 
 def _environment_key() -> str:
-    from bcd_registry.staleness import environment_key
-
     return environment_key(ENVIRONMENT)
 
 
 def _with_mutated_rows(rng: Generator, seed: bytes) -> bytes:
     """The bundle with one changed value, and the keys and ids that follow from it corrected half of the time."""
-    import io
-    import zipfile
-
     with zipfile.ZipFile(io.BytesIO(seed)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     members["bundle.json"] = mutate_json(rng, json.loads(members["bundle.json"]))
@@ -312,14 +310,16 @@ def _cells(template: bytes, folder: Path) -> list[tuple[str, str, int, Any]]:
 def _other_value(rng: Generator, value: Any) -> tuple[str, Any]:
     """A kind and a value to put there."""
     if rng.random() < 0.15:
-        return one_of(rng, (("null", None), ("integer", -1), ("integer", 2**62), ("real", 1e308), ("blob", "ff"), ("text", "78")))
+        strange: tuple[str, Any] = one_of(rng, _STRANGE)
+        return strange
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             parsed = json.loads(value)
             if isinstance(parsed, list | dict):
                 return "text", mutate_json(rng, parsed).hex()
         return "text", mutate_bytes(rng, value.encode(), [b"published", b"{}"]).hex()
-    return one_of(rng, (("integer", 0), ("integer", -(2**62)), ("real", -1.0), ("text", ""), ("text", "6e616e")))
+    other: tuple[str, Any] = one_of(rng, _OTHERS)
+    return other
 
 
 def _update(path: Path, table: str, column: str, rowid: int, kind: str, value: Any) -> bool:
@@ -394,10 +394,8 @@ def _require_prior(prior: Prior) -> None:
 
 def _require_record(record: TuningRecord) -> None:
     require(all(0.0 < t < float("inf") for t in record.run_times_s) and bool(record.run_times_s), "a latency is positive")
-    require(isinstance(record.trials, int) and isinstance(record.depth, int), "trials are whole numbers")
-    require(all(isinstance(kind, str) for kind, _ in record.decisions), "a decision has a kind")
-
-
+    require({type(record.trials), type(record.depth)} == {int}, "trials are whole numbers")
+    require({type(kind) for kind, _ in record.decisions} <= {str}, "a decision has a kind")
 
 
 FORMATS: dict[str, Callable[[Path], Format]] = {

@@ -55,11 +55,13 @@ class Hunted:
 
     def line(self) -> str:
         """The row under `HEADING`."""
-        c = self.counts
-        return (
-            f"{self.name:<10}{c['inputs'] + self.crashes + self.hangs:>8}{c['accepted']:>10}{c['refused']:>9}"
-            f"{c['slowest_us'] / 1e6:>8.2f} s{c['slow']:>10}{c['raised']:>8}{c['unverified']:>12}{self.crashes:>9}{self.hangs:>7}"
+        counts = self.counts
+        columns = (
+            f"{self.name:<10}{counts['inputs'] + self.crashes + self.hangs:>8}",
+            f"{counts['accepted']:>10}{counts['refused']:>9}{counts['slowest_us'] / 1e6:>8.2f} s",
+            f"{counts['slow']:>10}{counts['raised']:>8}{counts['unverified']:>12}{self.crashes:>9}{self.hangs:>7}",
         )
+        return "".join(columns)
 
 
 def share_of(name: str, n_inputs: int, names: Sequence[str]) -> int:

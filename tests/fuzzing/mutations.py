@@ -72,6 +72,11 @@ def mutate_archive(rng: Generator, data: bytes, others: Sequence[bytes]) -> byte
     return mutate_bytes(rng, packed, others) if rng.random() < 0.2 else packed
 
 
+def _value(rng: Generator) -> Json:
+    """A hostile value, not shared with any other."""
+    return copy.deepcopy(one_of(rng, _VALUES))
+
+
 def one_of(rng: Generator, values: Sequence[Any]) -> Any:
     """One of the values, as it is: numpy's own choice makes arrays of them."""
     return values[int(rng.integers(len(values)))]
@@ -113,10 +118,11 @@ def _splice(rng: Generator, data: bytes, others: Sequence[bytes]) -> bytes:
 
 def _number(rng: Generator, data: bytes, others: Sequence[bytes]) -> bytes:
     """A whole number of the file's own kinds, at any place: lengths, offsets and counts are such."""
-    size = int(one_of(rng, (1, 2, 4, 8)))
+    size: int = one_of(rng, (1, 2, 4, 8))
     start = int(rng.integers(len(data) + 1))
-    value = int(one_of(rng, (0, 1, 2**7, 2**15, 2**31, 2**32, 2**63, 2**64 - 1))) % 256**size
-    return data[:start] + value.to_bytes(size, str(one_of(rng, ("big", "little")))) + data[start + size :]  # type: ignore[arg-type]
+    value: int = one_of(rng, (0, 1, 2**7, 2**15, 2**31, 2**32, 2**63, 2**64 - 1)) % 256**size
+    number = value.to_bytes(size, "big")
+    return data[:start] + (number if rng.random() < 0.5 else number[::-1]) + data[start + size :]
 
 
 _BYTES: Sequence[Callable[[Generator, bytes, Sequence[bytes]], bytes]] = (
@@ -134,11 +140,11 @@ def _changed(rng: Generator, value: Json) -> Json:
     """One node changed, any of them."""
     places = list(_places(value))
     if not places:
-        return one_of(rng, _VALUES)
+        return _value(rng)
     holder, key = one_of(rng, places)
     how = int(rng.integers(8))
     if how <= 2:
-        holder[key] = one_of(rng, _VALUES)
+        holder[key] = _value(rng)
     elif how == 3:
         other, name = one_of(rng, places)
         holder[key] = copy.deepcopy(other[name])
@@ -154,9 +160,9 @@ def _changed(rng: Generator, value: Json) -> Json:
 def _double(rng: Generator, holder: Json, key: Any) -> None:
     """A list's element many times; an object's value under another name as well."""
     if isinstance(holder, list):
-        holder[key:key] = [holder[key]] * int(one_of(rng, (1, 1, 5, 3000)))
+        holder[key:key] = [copy.deepcopy(holder[key])] * int(one_of(rng, (1, 1, 5, 3000)))
     else:
-        holder[str(one_of(rng, (key + "x", key.upper(), "", "\0", "__class__")))] = holder[key]
+        holder[str(one_of(rng, (key + "x", key.upper(), "", "\0", "__class__")))] = copy.deepcopy(holder[key])
 
 
 def _near(rng: Generator, value: Json) -> Json:
@@ -190,4 +196,3 @@ def _dumped(rng: Generator, value: Json) -> bytes:
     for spelled in (json.dumps(_DEEP), f'"{_DEEP}"'):
         text = text.replace(spelled, deep)
     return text.encode(errors="surrogatepass")
-

@@ -153,7 +153,7 @@ def snapshot_format(folder: Path) -> Format:
     def read(data: bytes) -> None:
         path.write_bytes(data)
         found = read_snapshot(folder)
-        require(isinstance(found.target, str) and isinstance(found.created_at, float), "a target is text, a time a number")
+        require([type(found.target), type(found.created_at)] == [str, float], "a target is text, a time a number")
         canonical_json(dict(found.metadata))
         LatencyModel(seed=0).pretrain(found, WIDTH)
 
@@ -234,4 +234,3 @@ TUNER_FORMATS: dict[str, Callable[[Path], Format]] = {
     "database": database_format,
 }
 """Makers by name: each is given an empty folder of its own."""
-

@@ -2,6 +2,7 @@
 
 Run once for a release, by hand, with an interpreter that has that TVM and this repository's other pins:
 
+    export PYTHONPATH=tests/tuner/older_tvm:registry:tuner:cli
     python -m tests.tuner.make_golden_upgrade tests/tuner/golden/tvm-0.26.0
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -30,7 +30,8 @@ def make(home: Path) -> None:
     with contextlib.closing(sqlite3.connect(catalog)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("VACUUM")
-    print(f"{sum(p.stat().st_size for p in home.rglob('*') if p.is_file()) >> 10} KiB in {len(os.listdir(home))} entries")
+    files = [path for path in home.rglob("*") if path.is_file()]
+    print(f"{sum(path.stat().st_size for path in files) >> 10} KiB in {len(files)} files")
 
 
 def main() -> None:

@@ -65,6 +65,7 @@ def inputs(program: Program) -> list[NDArray[Any]]:
     for n in program.parameters[:-1]:
         buffer = program.buffers[n]
         kind = np.dtype(buffer.dtype).kind
+        values: NDArray[Any]
         if buffer.bound or kind == "u":
             values = rng.integers(0, buffer.bound or 9, buffer.shape)
         else:
@@ -153,4 +154,3 @@ class _Interpreter:
 def _require_inside(places: Sequence[NDArray[Any]], shape: Sequence[int], live: NDArray[np.bool_]) -> None:
     if any((((p < 0) | (p >= n)) & live).any() for p, n in zip(places, shape, strict=True)):
         raise OutOfBounds
-

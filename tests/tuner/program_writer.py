@@ -112,10 +112,11 @@ class _Writer:
     def _region(self, load: Any, own: Sequence[Any]) -> Any:
         """One element; all of what is read at a place that another buffer tells."""
         shape = self._program.buffers[load.buffer].shape
-        ranges = [
-            Range.from_min_extent(*((self._number(0), self._number(n)) if isinstance(i, Indirect) else (self._index(i, own), self._number(1))))
+        places = [
+            (self._number(0), n) if isinstance(i, Indirect) else (self._index(i, own), 1)
             for i, n in zip(load.indices, shape, strict=True)
         ]
+        ranges = [Range.from_min_extent(start, self._number(extent)) for start, extent in places]
         return tirx.BufferRegion(self._buffers[load.buffer], ranges)
 
     def _value(self, node: Expression, dtype: str, own: Sequence[Any]) -> Any:

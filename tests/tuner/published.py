@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule import TuneContext
 
-from bcd_registry.model import Environment, NetworkSpec, NetworkVersion, RecordState, TuningRecord
+from bcd_registry.model import Decision, Environment, Json, NetworkSpec, NetworkVersion, RecordState, TuningRecord, Workload
 from bcd_registry.registry import Registry
 from bcd_registry.staleness import environment_key
-from bcd_tuner.checking import Case, compare_many
+from bcd_tuner.checking import Case, compare_many, measure_modules
 from bcd_tuner.environment import current_environment
 from bcd_tuner.light_import import import_intrinsics
+from bcd_tuner.plan import UNTUNED_SKETCH
 from bcd_tuner.prepare import read_and_lower
 from bcd_tuner.replay import trace_as_json
-from bcd_tuner.search import Candidate, TaskSearch
+from bcd_tuner.search import TaskSearch
 from bcd_tuner.targets import resolve_target
 from bcd_tuner.tasks import LoweredNetwork
 from bcd_tuner.workers import WarmPool
@@ -36,7 +37,8 @@ class Published:
     """A network, and records that were just measured for it.
 
     Attributes:
-        records: The fastest of a few random schedules of each task, in the tasks' order.
+        records: The fastest of a few random schedules of each task, in the tasks' order; a task that computes nothing stays
+            untuned, since what takes a microsecond is all noise.
     """
 
     spec: NetworkSpec
@@ -67,48 +69,53 @@ def measure_network(folder: Path, *, name: str = "tiny", version: str = "v1") ->
     with WarmPool(target) as pool:
         environment = current_environment(target, pool.measurement)
         key = environment_key(environment)
-        records = tuple(_measured(item.mod, item.task.workload.key, key, target, pool) for item in lowered.tasks)
+        records = tuple(_measured(item.mod, item.task.workload, key, target, pool) for item in lowered.tasks)
     shapes = {i.name: i.shape for i in imported.inputs}
     tasks = tuple(item.task for item in lowered.tasks)
     network = NetworkVersion(spec.name, spec.version, spec.source, imported.digest, shapes, tasks)
     return Published(spec, environment, lowered, network, records)
 
 
-def planted(record: TuningRecord, share: float) -> TuningRecord:
-    """The record as if its winner had been so much faster when it was stored."""
+def planted(record: TuningRecord, share: float = 1e-6) -> TuningRecord:
+    """The record as if its winner had been so much faster when it was stored: by more than other processes explain."""
     return dataclasses.replace(record, run_times_s=tuple(share * t for t in record.run_times_s))
 
 
-def with_trace_of(record: TuningRecord, schedule: Schedule) -> TuningRecord:
-    """The record with another schedule under its name."""
-    return dataclasses.replace(record, trace=trace_as_json(schedule))
-
-
-def _measured(mod: Any, workload_key: str, environment: str, target: Any, pool: WarmPool) -> TuningRecord:
+def _measured(mod: Any, workload: Workload, environment: str, target: Any, pool: WarmPool) -> TuningRecord:
+    if not workload.flops:
+        [times] = measure_modules(pool, [mod])
+        assert isinstance(times, tuple)
+        return _record(workload, environment, [], UNTUNED_SKETCH, (), times)
     context = TuneContext(mod=mod, target=target, space_generator="post-order-apply", rand_state=1, num_threads=1)
     spaces = list(context.generate_design_space())
     search = TaskSearch(mod, spaces, context.space_generator.postprocs, rng=np.random.default_rng(0))
     candidates = search.next_round(_CANDIDATES, lambda candidates: None)
     compared = compare_many(pool, [Case(mod, c.schedule.mod) for c in candidates], seed=0)
     passed = [(c, found) for c, found in zip(candidates, compared, strict=True) if found.equal]
-    best, found = min(passed, key=lambda pair: float(np.median(pair[1].tuned_s)))
-    return _record(best, workload_key, environment, found.tuned_s, float(np.median(found.reference_s)))
+    best, found = min(passed, key=lambda pair: statistics.median(pair[1].tuned_s))
+    trace = trace_as_json(best.schedule)
+    record = _record(workload, environment, trace, best.sketch, best.decisions, found.tuned_s)
+    return dataclasses.replace(record, untuned_s=statistics.median(found.reference_s))
 
 
 def _record(
-    candidate: Candidate, workload_key: str, environment: str, run_times_s: tuple[float, ...], untuned_s: float
+    workload: Workload,
+    environment: str,
+    trace: Json,
+    sketch: str,
+    decisions: tuple[Decision, ...],
+    run_times_s: tuple[float, ...],
 ) -> TuningRecord:
     return TuningRecord(
-        workload_key=workload_key,
+        workload_key=workload.key,
         environment_key=environment,
-        trace=trace_as_json(candidate.schedule),
-        sketch=candidate.sketch,
-        decisions=candidate.decisions,
+        trace=trace,
+        sketch=sketch,
+        decisions=decisions,
         run_times_s=run_times_s,
         trials=_CANDIDATES,
         depth=DEPTH,
         state=RecordState.CHECKED,
         run_id="run-1",
-        untuned_s=untuned_s,
         created_at=1.7e9,
     )

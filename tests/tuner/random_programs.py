@@ -222,7 +222,9 @@ class _Draft:
     def constant(self) -> Constant:
         return Constant(self.pick((1.0, 2.0, 3.0, 5.0, 0.5, 0.25)))
 
-    def stage(self, shape: tuple[int, ...], value: Expression, *, dtype: str = "", over: tuple[int, ...] = (), **options: Any) -> int:
+    def stage(
+        self, shape: tuple[int, ...], value: Expression, *, dtype: str = "", over: tuple[int, ...] = (), **options: Any
+    ) -> int:
         """A stage that fills a new buffer, element for element; `over` are the extents of its reduction."""
         of = dtype or self.buffers[next(nodes(value, Load)).buffer].dtype
         self.buffers.append(Buffer(shape, of, "mid"))
@@ -359,5 +361,3 @@ def _gather(draft: _Draft, x: int) -> int:
 _RECIPES: Sequence[Callable[[_Draft, int], int]] = (
     *(_elementwise, _elementwise, _cast, _pad, _move, _reduce, _matmul, _matmul, _window, _window, _gather),
 )
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from bcd_registry.blobs.memory import MemoryBlobs
 from bcd_registry.catalog.read_only import ReadOnlyCatalog
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import ConfigError, NotFound
-from bcd_registry.model import EventKind, Grade, RecordState, Task, TuningRecord
+from bcd_registry.model import EventKind, Grade, Json, RecordState, Task, TuningRecord
 from bcd_registry.registry import Registry
 from bcd_registry.testing.values import ENVIRONMENT
 from bcd_tuner.canary import CanaryRequest, Stored, check_network_records, choose, distrust
@@ -23,12 +24,13 @@ from bcd_tuner.canary_report import CanaryReport, RecordCheck
 from bcd_tuner.drift import RecordVerdict
 from bcd_tuner.plan import plan_tasks
 from bcd_tuner.prepare import Planner, Prepared
+from bcd_tuner.replay import replay
 from bcd_tuner.report import ProgressEvent
 from bcd_tuner.session import TuneRequest, plan, tune
 from tests.tuner.planned_tasks import exact, make_task, own_record
-from tests.tuner.published import Published, measure_network, planted, with_trace_of
+from tests.tuner.published import Published, measure_network, planted
 
-HOLDING = (RecordVerdict.STEADY, RecordVerdict.FASTER, RecordVerdict.UNCLEAR)
+HOLDING = (RecordVerdict.STEADY, RecordVerdict.FASTER, RecordVerdict.UNCLEAR, RecordVerdict.UNTUNED)
 """What a record that did not change may be called on a machine that others use as well."""
 
 
@@ -64,9 +66,10 @@ def test_what_did_not_change_holds(published: Published, registry: Registry) -> 
     report = check(published, registry, events.append)
     assert report.holds, report
     assert {c.record for c in report.records} == {r.id for r in published.records}
-    assert all(c.verdict in HOLDING and not c.confirmed for c in report.records)
+    assert all(c.verdict in HOLDING for c in report.records)
+    assert RecordVerdict.UNTUNED in {c.verdict for c in report.records}
     assert report.machine is not None
-    assert (report.n_known, report.marked) == (3, True)
+    assert (report.n_known, report.marked) == (len(published.records), True)
     costs = [c.weight * c.stored_ms for c in report.records]
     assert costs == sorted(costs, reverse=True)
     assert registry.list_events() == []
@@ -76,13 +79,13 @@ def test_what_did_not_change_holds(published: Published, registry: Registry) -> 
 
 
 def test_what_drifted_is_a_prior_until_it_holds_again(published: Published, registry: Registry) -> None:
-    drifted = published.records[0]
-    published.fill(registry, planted(drifted, 1 / 3))
+    drifted = published.of_op("conv2d")
+    published.fill(registry, planted(drifted))
     report = check(published, registry)
     found = of_record(report, drifted)
     assert not report.holds
     assert (found.verdict, found.confirmed) == (RecordVerdict.DRIFTED, True)
-    assert found.factor == pytest.approx(3.0, rel=0.5)
+    assert (found.factor or 0.0) > 10
     assert [c.verdict for c in report.records if c.bad] == [RecordVerdict.DRIFTED]
     [event] = registry.list_events()
     assert (event.kind, event.records) == (EventKind.DRIFTED, (drifted.id,))
@@ -94,71 +97,53 @@ def test_what_drifted_is_a_prior_until_it_holds_again(published: Published, regi
     assert "as slow as stored" in stale.note
     assert {t.grade for t in planned.values()} == {Grade.EXACT}
 
-    again = check(published, registry)
-    assert of_record(again, drifted).doubted == found.reason
-    assert len(registry.list_events()) == 2
-
     registry.publish([drifted])
     held = check(published, registry)
     assert held.holds
-    assert of_record(held, drifted).doubted
+    assert of_record(held, drifted).doubted == found.reason
     if of_record(held, drifted).good:  # not on a machine too busy to tell
         assert registry.get_record(drifted.id).drift == ""
         assert registry.list_events()[0].kind is EventKind.STEADY
 
 
-def test_a_wrong_output_is_quarantined_and_not_served_again(published: Published, registry: Registry) -> None:
-    victim = published.of_op("conv2d")
-    published.fill(registry, with_trace_of(victim, rounded(published, victim)))
-    report = check(published, registry)
-    found = of_record(report, victim)
-    assert (found.verdict, found.confirmed) == (RecordVerdict.FAILED, True)
-    assert "differs" in found.reason
-    stored = registry.get_record(victim.id)
-    assert (stored.state, stored.reason) == (RecordState.QUARANTINED, found.reason)
-    assert victim.id not in {c.record for c in check(published, registry).records}
-
-
-def rounded(published: Published, record: TuningRecord) -> Schedule:
-    """A schedule that keeps sums in whole numbers: it replays, and computes something else."""
-    mod = next(item.mod for item in published.lowered.tasks if item.task.workload.key == record.workload_key)
-    schedule = Schedule(mod)
-    sums = next(b for b in schedule.get_child_blocks(schedule.get_sblock("root")) if len(schedule.get(b).iter_vars) > 4)
-    schedule.cache_write(sums, 0, "global")
-    schedule.unsafe_set_dtype(sums, 0, "int32")
-    return schedule
-
-
-def test_a_trace_that_does_not_replay_is_quarantined(published: Published, registry: Registry) -> None:
-    first, second = published.of_op("conv2d"), published.of_op("matmul")
-    published.fill(registry, planted_trace(first, second))
-    report = check(published, registry)
-    assert of_record(report, first).verdict is RecordVerdict.FAILED
-    assert "does not replay" in registry.get_record(first.id).reason
-    assert all(c.verdict in HOLDING for c in report.records if c.record != first.id)
-
-
-def planted_trace(record: TuningRecord, other: TuningRecord) -> TuningRecord:
-    return record.with_state(RecordState.CHECKED, trace=other.trace)
-
-
-def test_what_may_only_be_read_is_measured_and_not_marked(
-    published: Published, registry: Registry, catalog: SqlCatalog
+def test_what_is_wrong_or_does_not_replay_is_quarantined(
+    published: Published, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drifted = published.records[0]
-    published.fill(registry, planted(drifted, 1 / 3))
-    report = check(published, Registry(ReadOnlyCatalog(catalog), registry_blobs(registry)), mark=False)
+    wrong, other = published.of_op("conv2d"), published.of_op("matmul")
+    published.fill(registry, dataclasses.replace(other, trace=[[], [["no decision"]]]))
+    sabotage(monkeypatch, wrong)
+    report = check(published, registry)
+    assert {c.record for c in report.records if c.bad} == {wrong.id, other.id}
+    for record, reason, confirmed in ((wrong, "differs", True), (other, "does not replay", False)):
+        found, stored = of_record(report, record), registry.get_record(record.id)
+        assert (found.verdict, found.confirmed) == (RecordVerdict.FAILED, confirmed)
+        assert reason in found.reason
+        assert (stored.state, stored.reason) == (RecordState.QUARANTINED, found.reason)
+
+
+def sabotage(monkeypatch: pytest.MonkeyPatch, record: TuningRecord) -> None:
+    """Let the record's trace become a program that keeps its sums in whole numbers: no instruction of a trace does that."""
+
+    def replay_or_round(mod: Any, trace: Json) -> Schedule:
+        if trace != record.trace:
+            return replay(mod, trace)
+        schedule = Schedule(mod)
+        sums = next(b for b in schedule.get_child_blocks(schedule.get_sblock("root")) if len(schedule.get(b).iter_vars) > 4)
+        schedule.cache_write(sums, 0, "global")
+        schedule.unsafe_set_dtype(sums, 0, "int32")
+        return schedule
+
+    monkeypatch.setattr("bcd_tuner.canary.replay", replay_or_round)
+
+
+def test_what_the_registry_refuses_is_said(published: Published, registry: Registry, catalog: SqlCatalog) -> None:
+    drifted = published.of_op("conv2d")
+    published.fill(registry, planted(drifted))
+    report = check(published, Registry(ReadOnlyCatalog(catalog), registry._blobs))
     assert of_record(report, drifted).verdict is RecordVerdict.DRIFTED
     assert not report.marked
-    assert "read-only: nothing is marked" in report.notes
+    assert any("was not told" in note for note in report.notes)
     assert registry.get_record(drifted.id).drift == ""
-    refused = check(published, Registry(ReadOnlyCatalog(catalog), registry_blobs(registry)))
-    assert not refused.marked
-    assert any("was not told" in note for note in refused.notes)
-
-
-def registry_blobs(registry: Registry) -> Any:
-    return registry._blobs
 
 
 def test_an_interrupt_leaves_the_registry_as_it_was(published: Published, registry: Registry) -> None:
@@ -166,7 +151,7 @@ def test_an_interrupt_leaves_the_registry_as_it_was(published: Published, regist
         if event.phase == "check" and "again" in event.message:
             raise KeyboardInterrupt
 
-    published.fill(registry, planted(published.records[0], 1 / 3))
+    published.fill(registry, planted(published.of_op("conv2d")))
     with pytest.raises(KeyboardInterrupt):
         check(published, registry, interrupt)
     assert registry.list_events() == []
@@ -181,8 +166,8 @@ def test_where_nothing_is_published_there_is_nothing_to_check(published: Publish
 
 @pytest.mark.slow
 def test_a_tune_measures_before_it_reuses(published: Published, registry: Registry) -> None:
-    drifted = published.records[0]
-    published.fill(registry, planted(drifted, 1 / 3))
+    drifted = published.of_op("conv2d")
+    published.fill(registry, planted(drifted))
     report = tune(TuneRequest(published.spec, canary=10), registry, progress=lambda event: None)
     tasks = {task.workload_key: task for task in report.tasks}
     stale = tasks.pop(drifted.workload_key)
@@ -209,7 +194,7 @@ def test_a_sample_is_drawn_by_cost_and_seed() -> None:
 
 
 @pytest.mark.parametrize("options", [{"sample": 0}, {"sample": -1}, {"seed": -1}])
-def test_samples_and_seeds_that_make_no_sense(published: Published, options: dict[str, int]) -> None:
+def test_samples_and_seeds_that_make_no_sense(published: Published, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         CanaryRequest(published.spec, **options)
 
@@ -235,5 +220,5 @@ def prepared_of(tasks: list[Task], planned: Any) -> Prepared:
     lowered = cast("Any", SimpleNamespace(tasks=[SimpleNamespace(task=task) for task in tasks]))
     keys = {t.workload.key: t.workload.cluster for t in tasks}
     planner = Planner(lowered, cast("Any", None), ENVIRONMENT, dict.fromkeys(keys, 32), keys)
-    reused = cast("Any", {key: "a schedule" for key in keys})
+    reused = cast("Any", dict.fromkeys(keys, "a schedule"))
     return Prepared(cast("Any", None), lowered, tuple(planned), reused, planner)

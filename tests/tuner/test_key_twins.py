@@ -83,9 +83,7 @@ def test_no_two_of_all_programs_share_a_key_without_computing_the_same() -> None
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_twins_of_other_processes_have_the_same_keys(hash_seed: str) -> None:
     command = [sys.executable, "-c", PROGRAM, hash_seed]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
     assert [tuple(line.split()) for line in done.stdout.splitlines()] == [keys_of(written(seed, 0)) for seed in range(20)]
 
 
@@ -139,7 +137,7 @@ def test_operators_of_tvm_have_twins_too(kind: str) -> None:
 
 
 NOT_DESCRIBED = {"span", "name", "name_hint", "ret_type", "message_parts", "error_kind"}
-"""Fields of TIR that are not described: where something was written, names, that a function returns nothing, words of errors."""
+"""Fields that are not described: where something was written, names, that a function returns nothing, words of errors."""
 
 DESCRIBED: dict[type, str] = {
     **dict.fromkeys((tirx.IntImm, tirx.FloatImm, StringImm), "value ty"),
@@ -175,7 +173,9 @@ PARTS: dict[type, str] = {
 key: then it has to be described, or named above."""
 
 
-@pytest.mark.parametrize(("kind", "fields"), [*DESCRIBED.items(), *PARTS.items()], ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("kind", "fields"), [*DESCRIBED.items(), *PARTS.items()], ids=lambda value: getattr(value, "__name__", "")
+)
 def test_no_field_of_a_node_is_overlooked(kind: Any, fields: str) -> None:
     info, found = kind.__tvm_ffi_type_info__, set()
     while info is not None:

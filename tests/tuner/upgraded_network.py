@@ -1,4 +1,4 @@
-"""A small convolutional network with every kind of task that an upgrade has to bring over: how the golden registry was filled."""
+"""A small convolutional network with several kinds of tasks, for an upgrade to bring over: it filled the golden registry."""
 
 from __future__ import annotations
 

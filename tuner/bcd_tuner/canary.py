@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,15 +19,16 @@ from bcd_registry.staleness import environment_key
 
 from .canary_report import CanaryReport, RecordCheck
 from .checking import Case, compare_many, measure_modules
-from .drift import Finding, Machine, RecordVerdict, Remeasured, judge
+from .drift import TOLERATED, Finding, Machine, RecordVerdict, Remeasured, judge
 from .environment import current_environment
 from .light_import import import_intrinsics
+from .other_work import OtherWork
 from .plan import UNTUNED_SKETCH, plan_tasks
 from .prepare import Prepared, read_and_lower
 from .replay import replay
 from .report import ProgressEvent, ProgressSink
 from .summary import Clock
-from .targets import canonical_target, resolve_target, usable_cores
+from .targets import canonical_target, resolve_target
 from .tasks import LoweredNetwork
 from .worker_checks import Comparison
 from .worker_process import JobError
@@ -37,7 +37,7 @@ from .workers import WarmPool
 _REPEATS = 7
 _BATCH = 8
 _MOST_LISTED = 1000
-_BUSY = 0.5
+_BUSY_SHARE = 0.1
 
 Say = Callable[[str], None]
 
@@ -90,6 +90,7 @@ class Rechecked:
 
     checks: tuple[RecordCheck, ...]
     machine: Machine | None
+    others: OtherWork
 
     @property
     def failed(self) -> dict[str, str]:
@@ -100,6 +101,13 @@ class Rechecked:
     def drifted(self) -> dict[str, str]:
         """How records drifted, by id."""
         return {c.record: c.reason for c in self.checks if c.verdict is RecordVerdict.DRIFTED}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A warning where other processes kept the cores busy."""
+        share, hidden = self.others.share, TOLERATED * self.others.slowed
+        busy = f"other processes used {share:.0%} of the cores: less than {hidden:.1f}x is not told from that"
+        return (busy,) if share > _BUSY_SHARE else ()
 
     @property
     def recovered(self) -> list[str]:
@@ -124,7 +132,6 @@ def check_network_records(request: CanaryRequest, registry: Registry, *, progres
     def say(phase: str, message: str) -> None:
         progress(ProgressEvent(phase, message, elapsed_s=clock.elapsed_s))
 
-    notes = busy_notes()
     target = resolve_target(spec.target)
     with WarmPool(target) as pool:
         import_intrinsics(target.kind.name)
@@ -152,16 +159,8 @@ def check_network_records(request: CanaryRequest, registry: Registry, *, progres
         machine=found.machine,
         marked=request.mark and not untold,
         wall_s=clock.elapsed_s,
-        notes=(*notes, *untold) if request.mark else (*notes, "read-only: nothing is marked"),
+        notes=(*found.notes, *(untold if request.mark else ("read-only: nothing is marked",))),
     )
-
-
-def busy_notes() -> tuple[str, ...]:
-    """A warning where other processes keep the cores busy."""
-    load, cores = os.getloadavg()[0], usable_cores()
-    if load <= _BUSY * cores:
-        return ()
-    return (f"other processes were at work (load {load:.1f} on {cores} cores): an idle machine tells more",)
 
 
 def find_stored(lowered: LoweredNetwork, matches: Sequence[Match], registry: Registry, environment: str) -> list[Stored]:
@@ -180,7 +179,7 @@ def find_stored(lowered: LoweredNetwork, matches: Sequence[Match], registry: Reg
 
 
 def _doubted(registry: Registry, match: Match, environment: str) -> TuningRecord | None:
-    """The fastest published record of this environment that drifted, with its trace. There may be too many priors to see it there."""
+    """The fastest published record of this environment that drifted, with its trace; other priors may hide it in the match."""
     if match.grade is not Grade.STALE:
         return None
     listed = registry.list_records(workload=match.workload.key, limit=_MOST_LISTED)
@@ -208,20 +207,23 @@ def recheck(chosen: Sequence[Stored], pool: WarmPool, *, seed: int, say: Say) ->
     Args:
         say: Gets a line for people before each batch; what it raises ends the check.
     """
-    tried = [_Tried.of(stored) for stored in chosen]
+    tried, others = [_Tried.of(stored) for stored in chosen], OtherWork()
     for n_done, batch in _batches(tried):
         say(f"measuring records {n_done + 1} to {n_done + len(batch)} of {len(tried)}")
-        _measure(batch, pool, seed)
-    _, findings = judge([t.times for t in tried])
+        with others.watched():
+            _measure(batch, pool, seed)
+    _, findings = judge([t.times for t in tried], others.slowed)
     again = [t for t, finding in zip(tried, findings, strict=True) if t.measurable and (t.broken or _is_drift(finding))]
     for n_done, batch in _batches(again):
         say(f"measuring {n_done + 1} to {n_done + len(batch)} of {len(again)} again, that drifted or failed")
-        _measure(batch, pool, seed)
+        with others.watched():
+            _measure(batch, pool, seed)
         for t in batch:
             t.confirmed = True
     _blame(again, pool)
-    machine, findings = judge([t.times for t in tried])
-    return Rechecked(tuple(t.as_check(finding) for t, finding in zip(tried, findings, strict=True)), machine)
+    machine, findings = judge([t.times for t in tried], others.slowed)
+    checks = tuple(t.as_check(finding) for t, finding in zip(tried, findings, strict=True))
+    return Rechecked(checks, machine, others)
 
 
 def _is_drift(finding: Finding) -> bool:
@@ -361,7 +363,7 @@ def check_before_reuse(
     found = recheck(choose(known, n, seed), pool, seed=seed, say=say)
     counts = Counter(str(check.verdict) for check in found.checks)
     said = ", ".join(f"{number} {verdict}" for verdict, number in counts.items()) or "nothing is known to measure"
-    return found, [f"canary: {said}", *mark(registry, found, spec)]
+    return found, [f"canary: {said}", *found.notes, *mark(registry, found, spec)]
 
 
 def distrust(prepared: Prepared, drifted: Mapping[str, str]) -> Prepared:

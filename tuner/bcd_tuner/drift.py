@@ -13,7 +13,8 @@ m is taken over untuned programs, so that winners which drifted are not judged b
 Noise has two parts. The log median of n runs has the standard error 1.2533 s / sqrt(n), with s the scatter of their logarithms
 (1.4826 times the median absolute deviation; at least the median scatter of everything in the check, since that of five runs is
 often far too small by chance). And sessions differ by more than runs within one: the log ratio of one program between two
-sessions has the standard deviation SESSION_NOISE, or what the untuned programs of this check show when that is more.
+sessions has the standard deviation SESSION_NOISE, or what the untuned programs of this check show, when there are five at least
+and that is more; a run of either may differ by CALL_NOISE_S.
 
 p-values are normal and corrected by Holm over the records of the check at LEVEL, so the chance of any false alarm in a check is
 below 1%, however many records it has. A caller measures what has drifted a second time before it believes it, which lowers the
@@ -46,6 +47,9 @@ SESSION_NOISE = 0.03
 
 `tests/benchmarks/canary_noise.py` measures it.
 """
+
+CALL_NOISE_S = 1e-7
+"""What one run differs by between two sessions in any case, seconds: it makes programs of a microsecond hard to judge."""
 
 _INTERVAL = 0.99
 _MEDIAN_ERROR = 1.2533
@@ -115,8 +119,8 @@ class Machine:
         high: Its upper end.
         moved: Whether the whole interval is outside what is tolerated.
         n_programs: Programs that `factor` is the median of.
-        tuned_factor: What nearly all winners lost or gained beside their untuned programs; 1 unless they moved alike. Records are
-            then judged beside it: what all of them share says something of the machine, such as cores that others use.
+        tuned_factor: What nearly all winners lost or gained beside their untuned programs; 1 unless they moved alike. Records
+            are then judged beside it: what all of them share is the machine's doing, such as cores that others use.
     """
 
     factor: float
@@ -129,18 +133,22 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """A log ratio with the variance of its sampling and, once known, of sessions."""
+    """A log ratio and its variance; that of sessions joins last."""
 
     value: float
     variance: float
 
 
-def judge(measured: Sequence[Remeasured]) -> tuple[Machine | None, list[Finding]]:
-    """The machine (None when no program tells of it), and one finding for each record in order. A DRIFTED one is to be measured a second time.
+def judge(measured: Sequence[Remeasured], slowed: float = 1.0) -> tuple[Machine | None, list[Finding]]:
+    """The machine (None when no program tells of it), and a finding for each record. DRIFTED ones are to be measured twice.
 
     To judge again, give all records once more, with the second times of those that were measured twice: m and the noise are
     those of the whole check.
+
+    Args:
+        slowed: What other processes may have slowed programs by that use all cores; so much more is tolerated.
     """
+    limit = math.log(TOLERATED * slowed)
     pooled = _pooled_scatter(measured)
     winners, untuned = [_winner(m, pooled) for m in measured], [_untuned(m, pooled) for m in measured]
     gauges = [u for u in untuned if u is not None]
@@ -149,9 +157,9 @@ def judge(measured: Sequence[Remeasured]) -> tuple[Machine | None, list[Finding]
     machine = _shift_of(known, session)
     beside = [_minus(w, u, 2 * session) if w and u else None for w, u in zip(winners, untuned, strict=True)]
     alone = [_minus(w, machine, session) if w and (gauges or len(known) >= _LEAST_GAUGES) else None for w in winners]
-    common = _common([d for d in beside if d is not None])
+    common = _common([d for d in beside if d is not None], limit)
     judged = [_both(d, a, common) for d, a in zip(beside, alone, strict=True)]
-    findings = _findings(judged, [not m.stored_s for m in measured])
+    findings = _findings(judged, [not m.stored_s for m in measured], limit)
     return _as_machine(machine, len(known), _exp(common.value)), findings
 
 
@@ -169,17 +177,21 @@ def _scatter(times: Sequence[float]) -> float:
 def _winner(m: Remeasured, pooled: float) -> _Shift | None:
     if not m.stored_s or not m.now_s:
         return None
-    value = math.log(statistics.median(m.now_s)) - math.log(statistics.median(m.stored_s))
-    return _Shift(value, _of_median(m.now_s, pooled) + _of_median(m.stored_s, pooled))
+    sampling = _of_median(m.now_s, pooled) + _of_median(m.stored_s, pooled)
+    return _log_ratio(statistics.median(m.now_s), statistics.median(m.stored_s), sampling)
 
 
 def _untuned(m: Remeasured, pooled: float) -> _Shift | None:
     stored_s = m.untuned_stored_s
     if stored_s is None or not 0.0 < stored_s < math.inf or not m.untuned_now_s:
         return None
-    value = math.log(statistics.median(m.untuned_now_s)) - math.log(stored_s)
     of_stored = _error(max(pooled, _scatter(m.untuned_now_s)), max(1, len(m.stored_s)))
-    return _Shift(value, _of_median(m.untuned_now_s, pooled) + of_stored)
+    return _log_ratio(statistics.median(m.untuned_now_s), stored_s, _of_median(m.untuned_now_s, pooled) + of_stored)
+
+
+def _log_ratio(now_s: float, stored_s: float, sampling: float) -> _Shift:
+    """With what is known of its variance before sessions are compared."""
+    return _Shift(math.log(now_s) - math.log(stored_s), sampling + min(1.0, CALL_NOISE_S / min(now_s, stored_s)) ** 2)
 
 
 def _of_median(times: Sequence[float], pooled: float) -> float:
@@ -192,13 +204,12 @@ def _error(scatter: float, n: int) -> float:
 
 
 def _session_variance(gauges: Sequence[_Shift]) -> float:
-    """Of one program's log ratio between two sessions, sampling left out."""
+    """Of one program's log ratio between two sessions: what its scatter over programs is beyond what is known of each."""
     floor = SESSION_NOISE**2
     if len(gauges) < _LEAST_GAUGES:
         return floor
-    values = np.array([g.value for g in gauges])
-    scatter = _TO_DEVIATION * float(np.median(np.abs(values - np.median(values))))
-    return max(floor, scatter**2 - statistics.median(g.variance for g in gauges))
+    middle = statistics.median(g.value for g in gauges)
+    return max(floor, statistics.median((_TO_DEVIATION * (g.value - middle)) ** 2 - g.variance for g in gauges))
 
 
 def _shift_of(known: Sequence[_Shift], session: float) -> _Shift:
@@ -213,10 +224,9 @@ def _minus(a: _Shift, b: _Shift, session: float) -> _Shift:
     return _Shift(a.value - b.value, a.variance + b.variance + session)
 
 
-def _common(beside: Sequence[_Shift]) -> _Shift:
+def _common(beside: Sequence[_Shift], limit: float) -> _Shift:
     """What the winners share when three of four, and five at least, moved the same way by more than is tolerated."""
     values: Floats = np.array([d.value for d in beside], dtype=np.float64)
-    limit = math.log(TOLERATED)
     if len(values) < _LEAST_GAUGES or max(np.mean(values > limit), np.mean(values < -limit)) < _MOST:
         return _Shift(0.0, 0.0)
     median = float(np.median(values))
@@ -229,23 +239,22 @@ def _both(beside: _Shift | None, alone: _Shift | None, common: _Shift) -> tuple[
     return tuple(_Shift(s.value - common.value, s.variance + common.variance) for s in (beside, alone) if s is not None)
 
 
-def _findings(judged: Sequence[tuple[_Shift, ...]], is_untuned: Sequence[bool]) -> list[Finding]:
+def _findings(judged: Sequence[tuple[_Shift, ...]], is_untuned: Sequence[bool], limit: float) -> list[Finding]:
     n = sum(1 for shifts in judged if shifts)
-    drifted, faster = (_rejected([_p_value(shifts, sign) for shifts in judged], n) for sign in (1, -1))
+    drifted, faster = (_rejected([_p_value(shifts, sign, limit) for shifts in judged], n) for sign in (1, -1))
     findings = []
     for i, shifts in enumerate(judged):
         if not shifts:
             findings.append(Finding(RecordVerdict.UNTUNED if is_untuned[i] else RecordVerdict.UNCLEAR))
             continue
         known = RecordVerdict.DRIFTED if drifted[i] else RecordVerdict.FASTER if faster[i] else None
-        verdict = known or (RecordVerdict.STEADY if _sees_enough(shifts, n) else RecordVerdict.UNCLEAR)
+        verdict = known or (RecordVerdict.STEADY if _sees_enough(shifts, n, limit) else RecordVerdict.UNCLEAR)
         findings.append(Finding(verdict, *_interval(shifts[0])))
     return findings
 
 
-def _p_value(shifts: Sequence[_Shift], sign: int) -> float:
+def _p_value(shifts: Sequence[_Shift], sign: int, limit: float) -> float:
     """Of moving by no more than is tolerated: the largest over the shifts, since all of them must show it."""
-    limit = math.log(TOLERATED)
     return max((float(ndtr((limit - sign * s.value) / math.sqrt(s.variance))) for s in shifts), default=1.0)
 
 
@@ -259,9 +268,9 @@ def _rejected(p_values: Sequence[float], n: int) -> list[bool]:
     return rejected
 
 
-def _sees_enough(shifts: Sequence[_Shift], n: int) -> bool:
+def _sees_enough(shifts: Sequence[_Shift], n: int, limit: float) -> bool:
     needed = max(math.sqrt(s.variance) for s in shifts) * -float(ndtri(LEVEL / n))
-    return math.log(TOLERATED) + needed <= math.log(VISIBLE)
+    return limit + needed <= math.log(VISIBLE)
 
 
 def _interval(shift: _Shift) -> tuple[float, float, float]:

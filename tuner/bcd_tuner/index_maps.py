@@ -22,8 +22,13 @@ _MAX_NODES = 2000
 _MAX_INDICES = 64
 _DTYPES = ("int32", "int64")
 _BINARY: Mapping[str, Any] = {
-    **{"Add": tirx.Add, "Sub": tirx.Sub, "Mul": tirx.Mul, "Min": tirx.Min, "Max": tirx.Max},
-    **{"FloorDiv": tirx.FloorDiv, "FloorMod": tirx.FloorMod},
+    "Add": tirx.Add,
+    "Sub": tirx.Sub,
+    "Mul": tirx.Mul,
+    "Min": tirx.Min,
+    "Max": tirx.Max,
+    "FloorDiv": tirx.FloorDiv,
+    "FloorMod": tirx.FloorMod,
 }
 _DIVISIONS = ("FloorDiv", "FloorMod")
 
@@ -54,9 +59,9 @@ class _Reader:
         self._named: dict[int, Any] = {}
         self._linked_numbers = any(node["type"] == "int" for node in nodes)  # 0.26 has them in place
         self._makers: dict[str, Callable[[Json], Any]] = {
-            "None": lambda data: None,
-            "int": lambda data: _number(data),
-            "ffi.String": lambda data: _text(data),
+            "None": _nothing,
+            "int": _number,
+            "ffi.String": _text,
             "ffi.Array": lambda data: [self._at(i) for i in data],
             "ir.PrimType": lambda data: _dtype(data["dtype"]),
             "ir.Var": lambda data: Var(_text(self._at(data["name"])), _dtype(self._at(data["ty"]))),
@@ -109,6 +114,11 @@ class _Reader:
         if free:
             raise ValueError("it uses an index that is not its own")
         return IndexMap(initial, final, inverse)
+
+
+def _nothing(value: Json) -> None:
+    if value is not None:
+        raise TypeError("nothing is something")
 
 
 def _number(value: Json) -> int:

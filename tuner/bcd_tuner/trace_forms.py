@@ -116,11 +116,9 @@ def _instruction(value: Json, known: dict[str, str]) -> list[Json]:
     _require(all(_is_input(i, sort, known) for i, sort in zip(inputs, sorts, strict=True)), f"an input of a {kind} is none")
     _require(all(map(_is_attribute, attributes, form.attributes)), f"an attribute of a {kind} is none")
     made = _spread(form.outputs, len(outputs))
-    _require(len(made) == len(outputs) and all(isinstance(o, str) and len(o) <= _MAX_TEXT for o in outputs), f"a {kind} makes none")
-    if kind == _TILE:
-        _require(len(outputs) == attributes[0], "tiles are not as many as they state")
-    if kind == _CHOICE:
-        _require(len(attributes[0]) == len(attributes[1]) > 0, "a choice has not a weight for each value")
+    _require(len(made) == len(outputs) and all(_is_text(name) for name in outputs), f"an output of a {kind} is none")
+    _require(kind != _TILE or len(outputs) == attributes[0], "tiles are not as many as they state")
+    _require(kind != _CHOICE or len(attributes[0]) == len(attributes[1]) > 0, "a choice has not a weight for each value")
     known.update(zip(outputs, made, strict=True))
     if "m" in form.inputs:
         inputs = [current_index_map(i) if sort == "m" else i for i, sort in zip(inputs, sorts, strict=True)]
@@ -160,7 +158,7 @@ def _is_annotation_value(value: Json) -> bool:
 def _is_attribute(value: Json, letter: str) -> bool:
     match letter:
         case "s":
-            return isinstance(value, str) and len(value) <= _MAX_TEXT
+            return _is_text(value)
         case "A":
             return isinstance(value, str) and _ANNOTATION.fullmatch(value) is not None
         case "i":
@@ -184,6 +182,10 @@ def _is_decision(instruction: Sequence[Any], value: Json) -> bool:
     if kind == _CHOICE:
         return _is_whole(value) and 0 <= value < len(attributes[0])
     return bool(kind == _LOCATION) and _is_whole(value) and value >= -2
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_TEXT
 
 
 def _is_list(value: Json) -> bool:

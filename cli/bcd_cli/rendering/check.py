@@ -12,7 +12,7 @@ from rich.text import Text
 from bcd_cli.rendering.tables import plain_table
 from bcd_cli.rendering.text import UNKNOWN, count, duration, milliseconds
 from bcd_tuner.canary_report import CanaryReport, RecordCheck
-from bcd_tuner.drift import Machine, RecordVerdict
+from bcd_tuner.drift import RecordVerdict
 
 _STYLES = {
     RecordVerdict.STEADY: "green",
@@ -22,7 +22,7 @@ _STYLES = {
     RecordVerdict.UNCLEAR: "yellow",
     RecordVerdict.UNTUNED: "dim",
 }
-_RATIO = "ratio: latency now over stored, each beside its untuned program, measured in turns"
+_RATIO = "ratio: latency now over stored, each beside its untuned program's"
 
 
 def render_check(report: CanaryReport) -> RenderableType:
@@ -31,8 +31,9 @@ def render_check(report: CanaryReport) -> RenderableType:
     found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in RecordVerdict if counts[verdict])
     heading = Text(f"{report.network} {report.version}".strip(), style="bold")
     measured = f"{len(report.records)} of {count(report.n_known, 'record')} measured again in {duration(report.wall_s)}"
-    heading.append(f": {measured}; {found}", style="not bold")
-    return Group(heading, "", _table(report), Text(_RATIO, style="dim"), "", *_reasons(report), *_machine(report), *_end(report))
+    heading.append(f": {measured}", style="not bold")
+    table = (_table(report), Text(_RATIO, style="dim"), "") if report.records else ()
+    return Group(heading, Text(found), "", *table, *_reasons(report), *_machine(report), *_end(report))
 
 
 def _table(report: CanaryReport) -> Table:
@@ -63,40 +64,25 @@ def _machine(report: CanaryReport) -> Iterator[RenderableType]:
     if machine is None:
         yield Text("machine: nothing could be measured", style="yellow")
         return
-    said = f"{machine.factor:.2f}x ({machine.low:.2f}x to {machine.high:.2f}x, {count(machine.n_programs, 'program')})"
+    shift = f"{machine.factor:.2f}x ({machine.low:.2f}x to {machine.high:.2f}x)"
     if machine.moved:
         slower = "slower" if machine.factor > 1 else "faster"
-        yield Text(f"machine: MOVED, it is {slower} than when they were stored: latencies are {said}", style="yellow")
+        yield Text(f"machine: MOVED, it is {slower} than it was: latencies are {shift}", style="yellow")
     else:
-        yield Text(f"machine: as it was when they were stored: latencies are {said}")
-    yield from _shared(machine)
-
-
-def _shared(machine: Machine) -> Iterator[RenderableType]:
-    """What all tuned programs have in common, which is no record's doing."""
+        yield Text(f"machine: as it was: latencies are {shift}")
     if machine.tuned_factor != 1.0:
-        text = f"nearly all tuned programs take {machine.tuned_factor:.2f}x beside untuned ones: the machine's doing"
-        yield Text(f"         {text}\n         (are other processes on its cores?)", style="yellow")
+        yield Text(f"         nearly all tuned programs take {machine.tuned_factor:.2f}x beside untuned ones,", style="yellow")
+        yield Text("         which is the machine's doing: others use its cores?", style="yellow")
 
 
 def _end(report: CanaryReport) -> Iterator[RenderableType]:
     for note in report.notes:
         yield Text(f"note: {note}", style="yellow")
-    changed = [record for record in report.records if record.bad or _recovered(record)]
-    if changed and report.marked:
-        yield Text("; ".join(_marks(changed)))
-
-
-def _marks(changed: list[RecordCheck]) -> Iterator[str]:
-    """What the registry does with them from now on."""
-    drifted, failed = (sum(c.verdict is v for c in changed) for v in (RecordVerdict.DRIFTED, RecordVerdict.FAILED))
-    recovered = sum(map(_recovered, changed))
-    if drifted:
-        yield f"{count(drifted, 'record')} only a prior until it holds again" if drifted == 1 else f"{drifted} records only priors"
-    if failed:
-        yield f"{count(failed, 'record')} quarantined"
-    if recovered:
-        yield f"{count(recovered, 'record')} served again"
+    if report.marked:
+        drifted, failed = (sum(r.verdict is v for r in report.records) for v in (RecordVerdict.DRIFTED, RecordVerdict.FAILED))
+        recovered = sum(map(_recovered, report.records))
+        marks = ((drifted, "a prior only, until it holds again"), (failed, "quarantined"), (recovered, "served again"))
+        yield from (Text(f"marked: {count(n, 'record')} {what}") for n, what in marks if n)
 
 
 def _recovered(record: RecordCheck) -> bool:

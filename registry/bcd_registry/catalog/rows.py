@@ -65,7 +65,7 @@ def _reading(
 
     def made(read: Callable[Concatenate[RowMapping, _Rest], _Value]) -> Callable[Concatenate[RowMapping, _Rest], _Value]:
         @functools.wraps(read)
-        def checked(row: RowMapping, *args: _Rest.args, **kwargs: _Rest.kwargs) -> _Value:
+        def checked(row: RowMapping, /, *args: _Rest.args, **kwargs: _Rest.kwargs) -> _Value:
             try:
                 return read(row, *args, **kwargs)
             except _DAMAGED as error:

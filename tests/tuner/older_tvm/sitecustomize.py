@@ -1,4 +1,4 @@
-"""Lets this repository's code run under TVM 0.26, in worker processes too: `make_golden_upgrade` puts this folder on PYTHONPATH.
+"""Lets this repository's code run under TVM 0.26, in worker processes too: the maker needs this folder on PYTHONPATH.
 
 TVM 0.27 gave some classes other names and places. Whatever imports `tvm` here finds them where 0.27 has them.
 """
