@@ -18,6 +18,8 @@ COMMANDS = (
     ["tune"],
     ["plan"],
     ["doctor"],
+    ["compare"],
+    ["mlflow", "sync"],
     ["networks", "list"],
     ["networks", "show"],
     ["records", "list"],
