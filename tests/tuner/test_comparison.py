@@ -129,6 +129,12 @@ def test_notes_say_what_to_keep_in_mind() -> None:
     assert not any("two networks" in note for note in compared([second()], [second()]).notes)
 
 
+def test_a_version_that_took_no_trial_says_so() -> None:
+    found = compared([first(trials=0)], [second()])
+    assert (found.trials.change, found.trials.ratio) == (Change.HIGHER, None)
+    assert "v1 took no trial: what it uses was found by earlier runs" in found.notes
+
+
 def test_the_page_of_mlflow_needs_a_server_and_both_runs() -> None:
     logged: dict[str, Any] = {"mlflow_run_id": "beef", "mlflow_experiment_id": "7"}
     pair = ([first(**logged)], [second(mlflow_experiment_id="7")])

@@ -373,6 +373,8 @@ def _notes(first: Version, second: Version, apart: str) -> list[str]:
         notes.append(f"latencies and seconds are not compared: {apart}")
     if (first.network, first.version) != (second.network, second.version):
         notes.append("these are two networks: the speed-up over untuned says what tuning did, the latency what each one costs")
+    none = [version.label for version in (first, second) if version.trials.high == 0]
+    notes += [f"{label} took no trial: what it uses was found by earlier runs" for label in none]
     few = [version.label for version in (first, second) if len(version.run_ids) == 1]
     if few:
         notes.append(f"one run of {' and of '.join(few)}: how much another seed would differ is not known")

@@ -13,6 +13,7 @@ from bcd_cli.rendering.tables import plain_table
 from bcd_cli.rendering.text import UNKNOWN, count, duration, milliseconds, moment
 from bcd_tuner.comparison import Change, Comparison, Spread, Verdict, Version
 
+_MOST_TIMES = 100.0
 _STYLES = {Change.LOWER: "green", Change.HIGHER: "bold red", Change.SAME: "", Change.UNKNOWN: "yellow"}
 _REVERSED = {Change.LOWER: "bold red", Change.HIGHER: "green", Change.SAME: "", Change.UNKNOWN: "yellow"}
 
@@ -40,8 +41,8 @@ def render_comparison(found: Comparison, page: Path | None) -> RenderableType:
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """`12% lower`, `no difference seen`, `not compared`."""
-    if verdict.change in (Change.SAME, Change.UNKNOWN) or verdict.ratio is None:
+    """`12% lower`, `3.5 times as high`, `no difference seen`, `not compared`; only `higher` after next to nothing."""
+    if verdict.change in (Change.SAME, Change.UNKNOWN) or verdict.ratio is None or verdict.ratio >= _MOST_TIMES:
         return str(verdict.change)
     if verdict.ratio >= 2.0:
         return f"{verdict.ratio:.1f} times as high"
