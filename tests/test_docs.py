@@ -168,3 +168,10 @@ def test_every_page_is_in_the_navigation() -> None:
     assert {*(page.removeprefix("docs/") for page in PAGES), *(page for _, page in outside)} == set(listed)
     assert {path.name for path in (ROOT / "docs").glob("*.md")} == {Path(page).name for page in PAGES}
     assert [document for document, _ in outside if not (ROOT / document).is_file()] == []
+
+
+def test_the_page_on_pipelines_shows_what_the_pipelines_do() -> None:
+    done = (ROOT / "docs" / "pipelines" / "gitlab-ci.yml").read_text(encoding="utf-8")
+    lines = {" ".join(words) for words in commands("docs/pipeline.md") if words[0] != "diff"}
+    text = " ".join(done.split())
+    assert [line for line in sorted(lines) if f"{PROGRAM} {line}" not in text] == []
