@@ -251,6 +251,6 @@ def test_the_two_services_do_the_same() -> None:
 
     def commands(job: Job) -> list[str]:
         text = "\n".join(job.scripts).replace("\\\n", " ").replace('"$GITHUB_STEP_SUMMARY"', "gate.md")
-        return [" ".join(line.split()) for line in text.splitlines()]
+        return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
     assert [commands(job) for job in JOBS["github"]] == [commands(job) for job in JOBS["gitlab"]]
