@@ -50,7 +50,10 @@ class Command(TyperCommand):
         except Exception as error:  # noqa: BLE001 - the last line of defence
             _show_debug(state)
             if isinstance(error, OSError) and error.errno in FULL:
-                _say(f"error: no space left {_full_place(error)}", "free some space, then run the command again")
+                if not error.filename:  # it was a write, and may have been one to standard output
+                    _drop_output()
+                full = error.filename or "the output, the home or temporary files"
+                _say(f"error: no space left for {full}", "free some space, then run the command again")
                 raise typer.Exit(StoreUnavailable.exit_code) from None
             where = _write_traceback(state)
             _say(f"error: {type(error).__name__}: {_one_line(error)}", f"this is a bug; the traceback is in {where}")
@@ -67,17 +70,6 @@ def _say(line: str, hint: str = "") -> None:
     typer.echo(" ".join(line.splitlines()), err=True)  # a name that a user gave may hold a line break
     if hint:
         typer.echo(f"hint: {hint}", err=True)
-
-
-def _full_place(error: OSError) -> str:
-    """Where a write found no space."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        _drop_output()
-        return "where the output goes"
-    return f"for {error.filename}" if error.filename else "in the home or the temporary folder"
 
 
 def _drop_output() -> None:

@@ -102,7 +102,7 @@ def test_output_that_finds_no_space(tmp_path: Path, arguments: list[str]) -> Non
         done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 4
     assert done.stderr.splitlines() == [
-        "error: no space left where the output goes",
+        "error: no space left for the output, the home or temporary files",
         "hint: free some space, then run the command again",
     ]
 

@@ -21,7 +21,7 @@ from tests.tuner.test_session import write_network
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-TRIALS = 8
+TRIALS = 4
 _FIRST_RECORD_S = 180.0
 
 

@@ -49,21 +49,22 @@ def test_neighbours_without_loops() -> None:
 
 
 def pool(rng: random.Random) -> list[Workload]:
-    """Workloads of three clusters, two of which share an anchor; now and then one with another number of loops."""
+    """Workloads of five clusters with two anchors; now and then one with another number of loops."""
     return [
         make_workload(
             f"w{i}",
-            cluster=f"c{i % 3}",
-            anchor=f"a{i % 3 // 2}",
+            cluster=f"c{i % 5}",
+            anchor=f"a{i % 5 // 3}",
             extents=tuple(rng.choice(SIZES) for _ in range(4 if rng.random() < 0.1 else 3)),
         )
-        for i in range(27)
+        for i in range(35)
     ]
 
 
 def some_records(workloads: Sequence[Workload], rng: random.Random) -> list[TuningRecord]:
-    """Of most workloads, in environments that can be used or not, in every state."""
-    chosen = [w for w in workloads if rng.random() < 0.8]
+    """Of no, some or most workloads of a cluster, in environments that can be used or not, in every state."""
+    shares = {workload.cluster: rng.choice((0.0, 0.0, 0.3, 0.9)) for workload in workloads}
+    chosen = [workload for workload in workloads if rng.random() < shares[workload.cluster]]
     states = [*RecordState, RecordState.MEASURED, RecordState.PUBLISHED]
     weights = (6, 3, rng.choice((0, 3)), 1)
     return [
