@@ -111,10 +111,12 @@ def run(name: str, seed: int, first: int, end: int, folder: Path) -> None:
     own = folder / f"from-{first}"
     own.mkdir()
     found, state = open_format(name, own), State(folder / STATE)
-    with memory_limit(EXTRA_BYTES), (folder / FINDINGS).open("a", encoding="utf-8") as findings:
+    with (folder / FINDINGS).open("a", encoding="utf-8") as findings:
         for number in range(first, end):
             state["at"] = number
-            outcome = try_input(found, input_of(found, seed, number))
+            data = input_of(found, seed, number)
+            with memory_limit(EXTRA_BYTES):
+                outcome = try_input(found, data)
             state.count(outcome)
             if outcome.kind in ("raised", "unverified") or outcome.seconds > LIMIT_S:
                 kind = "slow" if outcome.kind in ("accepted", "refused") else outcome.kind

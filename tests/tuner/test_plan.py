@@ -114,6 +114,15 @@ def test_an_unfinished_search_gets_what_is_left_and_at_least_one_trial(spent: in
     assert (found.trials, found.spent) == (trials, spent)
 
 
+def test_what_was_spent_in_another_environment_was_not_spent_here() -> None:
+    task = make_task("t")
+    match = known(task, Grade.STALE, own_record(task, depth=0, trials=30))
+    [here] = plan_tasks([task], [match], {task.workload.key: 32}, environment_key=ENVIRONMENT)
+    [elsewhere] = plan_tasks([task], [match], {task.workload.key: 32}, environment_key="another")
+    assert (here.trials, here.spent) == (2, 30)
+    assert (elsewhere.trials, elsewhere.spent) == (8, 0)
+
+
 def test_what_another_run_finished_and_nobody_published_is_taken_over_without_a_trial() -> None:
     task = make_task("t")
     slow, fast = (own_record(task, depth=32, run_times_s=(t,), run_id=str(t)) for t in (2e-3, 1e-3))

@@ -21,7 +21,7 @@ from bcd_tuner.trace_forms import MAX_INSTRUCTIONS, checked_trace
 from tests.tuner import tuning_programs as programs
 from tests.tuner.small_networks import conv_network, embedding_network, matmul_network, module, softmax_network
 
-NETWORKS = {
+NETWORKS: dict[str, Callable[[], Any]] = {
     "convolution": conv_network,
     "depthwise": functools.partial(conv_network, groups=8, filters=8),
     "integers": functools.partial(conv_network, dtype="int8", epilogue="none"),
