@@ -60,7 +60,7 @@ def compile_network(
 
     state.out.print(render_compiled(report), crop=False)
     if registered is not None:
-        typer.echo(f"MLflow: {registered.uri}")
+        typer.echo(f"MLflow:  {registered.uri}")
 
 
 def _register(state: State, folder: Path, name: str) -> Registered:

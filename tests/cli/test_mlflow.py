@@ -119,7 +119,7 @@ def test_a_pickled_model_is_refused_with_a_reason(invoke: Invoke, served: str) -
         from mlflow.pyfunc.model import PythonModel  # it warns when it is imported
 
         class Pickled(PythonModel):
-            def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+            def predict(self, context: Any, model_input: np.ndarray, params: Any = None) -> Any:
                 return model_input
 
         mlflow.pyfunc.log_model(name=name, python_model=Pickled(), registered_model_name=name, pip_requirements=["numpy"])

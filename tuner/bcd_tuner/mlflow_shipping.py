@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from dataclasses import dataclass
 from importlib import metadata
@@ -87,7 +89,7 @@ def _log(folder: Path, name: str, manifest: dict[str, Any], experiment_id: str) 
     tags = {"bcd.network": manifest["network"], "bcd.version": manifest["version"], "bcd.digest": manifest["digest"]}
     title = f"{manifest['network']} {manifest['version']} compiled"
     run = MlflowClient().create_run(experiment_id, run_name=title, tags={"bcd.kind": "compile", **tags})
-    with mlflow.start_run(run_id=run.info.run_id):
+    with mlflow.start_run(run_id=run.info.run_id), contextlib.redirect_stderr(io.StringIO()):  # it tells of its success there
         for program, timing in manifest.get("latency_ms", {}).items():
             if isinstance(timing, dict) and isinstance(timing.get("median"), int | float):
                 mlflow.log_metric(f"end_to_end_ms.{program}", float(timing["median"]))
