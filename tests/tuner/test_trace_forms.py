@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from bcd_tuner.trace_forms import MAX_INSTRUCTIONS, checked_trace
 from tests.tuner import tuning_programs as programs
 from tests.tuner.small_networks import conv_network, embedding_network, matmul_network, module, softmax_network
 
-NETWORKS = {
+NETWORKS: dict[str, Callable[[], Any]] = {
     "convolution": conv_network,
     "depthwise": functools.partial(conv_network, groups=8, filters=8),
     "integers": functools.partial(conv_network, dtype="int8", epilogue="none"),
@@ -64,7 +65,7 @@ def place_of(trace: Any, kind: str) -> int:
     return next(i for i, instruction in enumerate(trace[0]) if instruction[0] == kind)
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[Any], Any]] = {
     "null for a name": lambda t: t[0][0].__setitem__(2, [None, "main"]),
     "null for an annotation": lambda t: t[0][place_of(t, "Annotate")].__setitem__(2, [None]),
     "null for a block": lambda t: t[0][place_of(t, "GetLoops")].__setitem__(1, [None]),
