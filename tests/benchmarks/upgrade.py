@@ -31,8 +31,8 @@ def tuned(network: Path, home: Path, seed: int) -> TuneReport:
 
 
 def estimates(report: TuneReport) -> list[tuple[int, float]]:
-    """Trials and estimated milliseconds, where every task has a latency."""
-    return [(point.trials, point.estimated_ms) for point in report.curve if point.estimated_ms is not None]
+    """Trials and estimated milliseconds, from the start on."""
+    return [(point.trials, point.estimated_ms) for point in report.curve]
 
 
 def trials_to(report: TuneReport, goal_ms: float) -> int | None:

@@ -65,7 +65,7 @@ def place_of(trace: Any, kind: str) -> int:
     return next(i for i, instruction in enumerate(trace[0]) if instruction[0] == kind)
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[Any], Any]] = {
     "null for a name": lambda t: t[0][0].__setitem__(2, [None, "main"]),
     "null for an annotation": lambda t: t[0][place_of(t, "Annotate")].__setitem__(2, [None]),
     "null for a block": lambda t: t[0][place_of(t, "GetLoops")].__setitem__(1, [None]),
