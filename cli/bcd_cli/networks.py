@@ -11,7 +11,7 @@ from bcd_cli import options
 from bcd_cli.command import Command, example
 from bcd_cli.state import State, state_of
 from bcd_cli.streams import print_json
-from bcd_registry.errors import ConfigError, NotFound
+from bcd_registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from bcd_registry.model import NetworkVersion, Task
@@ -95,8 +95,7 @@ def name_and_version(text: str, state: State, registry: Registry, version: str |
         version: Given by itself: then the text is the network's own name.
 
     Raises:
-        ConfigError: There are several versions.
-        NotFound: There is no network of the name.
+        ConfigError: There is no network of the name, or several of its versions.
     """
     if version is not None:
         return text, version
@@ -114,7 +113,7 @@ def name_and_version(text: str, state: State, registry: Registry, version: str |
         raise ConfigError(f"{name!r} has {len(versions)} versions", hint=f"one of {', '.join(f'{name}:{v}' for v in versions)}")
     if not versions:
         names = [*state.settings.networks, *(network.name for network in known)]
-        raise NotFound(f"no network is called {name!r}", hint=nearest(name, names) or "`bcd-registry tune` makes one")
+        raise ConfigError(f"no network is called {name!r}", hint=nearest(name, names) or "`bcd-registry tune` makes one")
     return name, versions[0]
 
 

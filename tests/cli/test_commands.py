@@ -297,7 +297,7 @@ def test_networks_and_records(invoke: Invoke, home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["networks", "show", "nte"], 4), (["records", "show", "ffff"], 4), (["records", "list", "--network", "nope"], 4)],
+    [(["networks", "show", "nte"], 2), (["records", "show", "ffff"], 4), (["records", "list", "--network", "nope"], 2)],
 )
 def test_what_is_not_there(invoke: Invoke, home: Path, arguments: list[str], code: int) -> None:
     with open_registry(load_settings(home=home)) as registry:

@@ -113,7 +113,7 @@ def test_runs_of_two_machines_are_not_compared_by_time(invoke: Invoke, fill: Fil
     ("arguments", "code", "message"),
     [
         (["v1", "v2"], 2, "no tune of ppocr-det:v6 has come to its end"),
-        (["v1", "v3"], 4, "no network is called 'v3'"),
+        (["v1", "v3"], 2, "no network is called 'v3'"),
         (["v1", "v1", "--html", "/proc/nowhere/page.html"], 2, "cannot write /proc/nowhere/page.html"),
     ],
 )

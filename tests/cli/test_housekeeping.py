@@ -140,7 +140,7 @@ def test_a_version_is_forgotten_and_its_records_stay(invoke: Invoke, home: Path,
 
 
 @pytest.mark.parametrize("command", [["pin"], ["unpin"], ["networks", "delete"]])
-@pytest.mark.parametrize(("name", "code"), [(["nte"], 4), (["net", "v9"], 4)])
+@pytest.mark.parametrize(("name", "code"), [(["nte"], 2), (["net", "v9"], 4)])
 def test_versions_that_are_not_there(
     invoke: Invoke, record: TuningRecord, command: list[str], name: list[str], code: int
 ) -> None:
