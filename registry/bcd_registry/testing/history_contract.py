@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -332,28 +331,21 @@ class HistoryContract:
         records = [make_record(workload, environment, run_id=f"run-{i}") for i in range(40)]
         catalog.add_records(records, [DIGEST] * 40)
         ids = tuple(sorted(record.id for record in records))
-        done = threading.Event()
 
-        def write() -> None:
-            try:
-                for turn in range(12):
-                    taken_back = make_event(*ids, id=f"a{turn:02}", created_at=float(turn))
-                    catalog.invalidate_records(taken_back)
-                    restoring = make_event(*ids, kind=EventKind.RESTORED, id=f"b{turn:02}", created_at=float(turn))
-                    catalog.restore_records(restoring, undone=taken_back.id)
-            finally:
-                done.set()
+        def write(turn: int) -> None:
+            taken_back = make_event(*ids, id=f"a{turn:02}", created_at=float(turn))
+            catalog.invalidate_records(taken_back)
+            restoring = make_event(*ids, kind=EventKind.RESTORED, id=f"b{turn:02}", created_at=float(turn))
+            catalog.restore_records(restoring, undone=taken_back.id)
 
         def read() -> set[int]:
-            seen = set()
-            while not done.is_set():
-                seen.add(len(catalog.find_records(workloads=[workload.key], per_workload=_ALL)))
-            return seen
+            return {len(catalog.find_records(workloads=[workload.key], per_workload=_ALL)) for _ in range(5)}
 
         with ThreadPoolExecutor(3) as pool:
-            readers = [pool.submit(read) for _ in range(2)]
-            pool.submit(write).result()
-            assert set().union(*(reader.result() for reader in readers)) <= {0, 40}
+            for turn in range(12):
+                readers = [pool.submit(read) for _ in range(2)]
+                pool.submit(write, turn).result()
+                assert set().union(*(reader.result() for reader in readers)) <= {0, 40}
         assert len(catalog.find_records(workloads=[workload.key], per_workload=_ALL)) == 40
 
     @pytest.mark.parametrize(
