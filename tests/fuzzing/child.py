@@ -48,8 +48,8 @@ class State:
     def __init__(self, path: Path) -> None:
         if not path.exists():
             path.write_bytes(_FIELDS.pack(-1, *[0] * 7))
-        self._file = path.open("r+b")
-        self._map = mmap.mmap(self._file.fileno(), _FIELDS.size)
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _FIELDS.size)
 
     def __getitem__(self, name: str) -> int:
         return int(_FIELDS.unpack(self._map)[NAMES.index(name)])
