@@ -114,6 +114,9 @@ def _instruction(value: Json, known: dict[str, str]) -> list[Json]:
     sorts = _spread(form.inputs, len(inputs))
     _require(len(sorts) == len(inputs) and len(form.attributes) == len(attributes), f"a {kind} has other parts")
     _require(all(_is_input(i, sort, known) for i, sort in zip(inputs, sorts, strict=True)), f"an input of a {kind} is none")
+    for name in (a for a, letter in zip(attributes, form.attributes, strict=True) if letter == "A"):
+        allowed = not isinstance(name, str) or _ANNOTATION.fullmatch(name)
+        _require(bool(allowed), f"its annotation `{ascii(name)[1:41]}` could bring code of its own")
     _require(all(map(_is_attribute, attributes, form.attributes)), f"an attribute of a {kind} is none")
     made = _spread(form.outputs, len(outputs))
     _require(len(made) == len(outputs) and all(_is_text(name) for name in outputs), f"an output of a {kind} is none")
