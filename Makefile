@@ -5,9 +5,10 @@ EXTRAS ?= demo,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
+DOCS_STAMP := $(VENV)/.docs-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo stack bench test lint format constraints clean
+.PHONY: help venv demo stack bench docs test lint format constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1|/' | column -t -s '|'
@@ -36,6 +37,13 @@ $(BENCH_STAMP): $(STAMP)
 
 bench: $(if $(PART),$(BENCH_STAMP),$(STAMP))  ## List the parts of the benchmark and what they lack; PART=1 runs one.
 	$(BIN)/python -m tests.benchmarks.run $(if $(PART),--part $(PART))
+
+$(DOCS_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS),docs]'
+	@touch $@
+
+docs: $(DOCS_STAMP)  ## Build the pages into build/site.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(STAMP)  ## ruff, mypy and the layers.
 	$(BIN)/ruff check

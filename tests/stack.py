@@ -1,15 +1,17 @@
-"""Real servers for the tests that need them: one PostgreSQL and one S3 server a session, an own database or prefix a test."""
+"""Real servers for the tests that need them: one of each kind a session, an own database or prefix a test."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from infra import programs
 from infra.identity import BUCKET
 from infra.local_stack import LocalStack
+from infra.servers import Server
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +42,15 @@ def s3_prefix(stack: LocalStack) -> str:
     if not stack.s3.alive:
         stack.s3.start()
     return f"s3://{BUCKET}/test-{secrets.token_hex(6)}"
+
+
+@pytest.fixture(scope="session")
+def mlflow_url(stack: LocalStack) -> Iterator[str]:
+    """A real MLflow server, its runs in the stack's PostgreSQL and its files in the stack's bucket."""
+    with ThreadPoolExecutor(1) as starter:
+        server = Server(programs.mlflow(stack.identity), stack.folder, starter)
+        server.start()
+        try:
+            yield stack.identity.mlflow_url
+        finally:
+            server.stop()

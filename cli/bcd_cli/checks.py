@@ -161,7 +161,7 @@ def check_home(state: State) -> Check:
 
 def check_database(state: State) -> Iterator[Check]:
     """The catalog opens, and may be read and written; none yet is fine."""
-    from bcd_registry.stores import read_revision, try_catalog
+    from bcd_registry.stores import open_catalog, read_revision, try_catalog
 
     settings = state.settings
     if not settings.registry_enabled:
@@ -172,8 +172,8 @@ def check_database(state: State) -> Iterator[Check]:
         if revision is None:
             yield Check("database", "ok", f"{settings.catalog_name}: not made yet; the first command makes it")
             return
-        with state.open_registry() as registry:
-            n_networks = len(registry.list_networks())
+        with open_catalog(settings) as catalog:
+            n_networks = len(catalog.list_networks())
     except BcdError as error:
         yield _failed("database", error)
         return

@@ -17,7 +17,8 @@ from typer.core import TyperCommand
 
 from bcd_cli.interrupts import INTERRUPTED
 from bcd_cli.state import State, state_of
-from bcd_registry.errors import BcdError
+from bcd_registry.errors import BcdError, StoreUnavailable
+from bcd_registry.folders import FULL
 
 FAILED = 5
 
@@ -37,11 +38,10 @@ class Command(TyperCommand):
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:
-            _say("interrupted", "what was found is kept; run the same command to go on")
+            _say("interrupted", "nothing is lost that the registry holds; run the same command again")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # `| head` has seen enough; without this the interpreter complains when it flushes at exit
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives until exit
+            _drop_output()  # `| head` has seen enough
             raise typer.Exit(0) from None
         except BcdError as error:
             _show_debug(state)
@@ -49,6 +49,12 @@ class Command(TyperCommand):
             raise typer.Exit(error.exit_code) from None
         except Exception as error:  # noqa: BLE001 - the last line of defence
             _show_debug(state)
+            if isinstance(error, OSError) and error.errno in FULL:
+                if not error.filename:  # it was a write, and may have been one to standard output
+                    _drop_output()
+                full = error.filename or "the output, the home or temporary files"
+                _say(f"error: no space left for {full}", "free some space, then run the command again")
+                raise typer.Exit(StoreUnavailable.exit_code) from None
             where = _write_traceback(state)
             _say(f"error: {type(error).__name__}: {_one_line(error)}", f"this is a bug; the traceback is in {where}")
             raise typer.Exit(FAILED) from None
@@ -64,6 +70,11 @@ def _say(line: str, hint: str = "") -> None:
     typer.echo(" ".join(line.splitlines()), err=True)  # a name that a user gave may hold a line break
     if hint:
         typer.echo(f"hint: {hint}", err=True)
+
+
+def _drop_output() -> None:
+    """Write no more: what is buffered cannot be written, and the interpreter would complain when it flushes at exit."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives until exit
 
 
 def _one_line(error: BaseException) -> str:

@@ -23,7 +23,8 @@ def gc(
 ) -> None:
     """Say what can go, and with --yes remove it.
 
-    That is records beaten by better ones, and blobs that nothing names any more. What a pinned network uses stays.
+    That is records beaten by better ones, cost models but for the newest, and blobs that nothing names any more. What a
+    pinned network uses stays.
     """
     from bcd_cli.rendering.housekeeping import render_garbage
     from bcd_registry.housekeeping import collect_garbage, find_garbage

@@ -10,7 +10,31 @@ from typing import Annotated
 
 import typer
 
-from bcd_cli import db, doctor, gc, networks, pins, plan, publish, records, stats, tune
+from bcd_cli import (
+    bench,
+    check,
+    compare,
+    db,
+    diff,
+    doctor,
+    explain,
+    export,
+    gate,
+    gc,
+    import_,
+    invalidate,
+    lineage,
+    lock,
+    mlflow,
+    networks,
+    pins,
+    plan,
+    publish,
+    records,
+    stats,
+    tune,
+)
+from bcd_cli import compile as compile_
 from bcd_cli.command import Command, example
 from bcd_cli.state import State
 
@@ -18,11 +42,15 @@ EXIT_CODES = {
     0: "done",
     2: "usage or configuration: unknown name, bad option, shape or target, toml",
     3: "the network cannot be read or imported",
-    4: "the registry cannot be used: home, database, blobs, schema",
+    4: "the registry cannot be used: home, database, blobs, schema; or MLflow",
     5: "tuning or checking failed",
+    6: "the gate said no",
+    7: "frozen: what a lock or a compiled folder names is missing or damaged",
+    8: "check: a stored latency no longer holds",
+    9: "refused: the registry is read-only",
     130: "interrupted: what was found is kept, the same command goes on",
 }
-"""What scripts may rely on. 6 to 9 are reserved."""
+"""What scripts may rely on."""
 
 _HELP = "Tune a network once; tune its next version from what the registry knows."
 _EPILOG = (
@@ -35,7 +63,6 @@ app = typer.Typer(
     name="bcd-registry",
     help=_HELP,
     epilog=_EPILOG,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -43,14 +70,28 @@ app = typer.Typer(
 )
 app.command("tune", cls=Command, epilog=tune.EPILOG)(tune.tune)
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
+app.command("check", cls=Command, epilog=check.EPILOG)(check.check)
+app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
+app.command("compile", cls=Command, epilog=compile_.EPILOG)(compile_.compile_network)
+app.command("bench", cls=Command, epilog=bench.EPILOG)(bench.bench)
+app.command("lock", cls=Command, epilog=lock.EPILOG)(lock.lock)
+app.command("diff", cls=Command, epilog=diff.EPILOG)(diff.diff)
+app.command("gate", cls=Command, epilog=gate.EPILOG)(gate.gate)
+app.command("compare", cls=Command, epilog=compare.EPILOG)(compare.compare)
 app.add_typer(networks.app, name="networks")
 app.add_typer(records.app, name="records")
+app.command("lineage", cls=Command, epilog=lineage.EPILOG)(lineage.lineage)
+app.command("invalidate", cls=Command, epilog=invalidate.INVALIDATE_EPILOG)(invalidate.invalidate)
+app.command("restore", cls=Command, epilog=invalidate.RESTORE_EPILOG)(invalidate.restore)
 app.command("pin", cls=Command, epilog=pins.PIN_EPILOG)(pins.pin)
 app.command("unpin", cls=Command, epilog=pins.UNPIN_EPILOG)(pins.unpin)
 app.command("stats", cls=Command, epilog=stats.EPILOG)(stats.stats)
 app.command("gc", cls=Command, epilog=gc.EPILOG)(gc.gc)
 app.command("publish", cls=Command, epilog=publish.EPILOG)(publish.publish)
+app.command("import", cls=Command, epilog=import_.EPILOG)(import_.import_)
+app.command("export", cls=Command, epilog=export.EPILOG)(export.export)
 app.command("doctor", cls=Command, epilog=doctor.EPILOG)(doctor.doctor)
+app.add_typer(mlflow.app, name="mlflow")
 app.add_typer(db.app, name="db")
 
 

@@ -72,9 +72,9 @@ def show(
 
 @app.command(cls=Command, epilog=example("bcd-registry networks delete ppocr-det v4"))
 def delete(ctx: typer.Context, network: Network, version: Version = None) -> None:
-    """Forget one tuned version; its records stay until gc finds better ones.
+    """Forget one tuned version.
 
-    A pinned one is refused: unpin it first.
+    Its records stay until gc finds better ones. A pinned one is refused: unpin it first.
     """
     state = state_of(ctx)
     with state.open_registry() as registry:
@@ -95,7 +95,7 @@ def name_and_version(text: str, state: State, registry: Registry, version: str |
         version: Given by itself: then the text is the network's own name.
 
     Raises:
-        ConfigError: There are several versions, or no network of the name.
+        ConfigError: There is no network of the name, or several of its versions.
     """
     if version is not None:
         return text, version

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bcd_cli.streams import stdout_to_stderr
 from bcd_registry.errors import ConfigError
 from bcd_tuner.clustering import Clustering
 
@@ -20,7 +22,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="A name from bcd-registry.toml, a path to an .onnx or .pt2 file, or package:IMPORT_NAME/path/in/package.onnx.",
+        help="A name from bcd-registry.toml, a path to an .onnx or .pt2 file, package:IMPORT_NAME/path/in/package.onnx, "
+        "or a model of MLflow: models:/NAME/VERSION, models:/NAME@ALIAS, runs:/RUN_ID/PATH.",
         show_default=False,
     ),
 ]
@@ -45,6 +48,9 @@ TimeBudget = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the run; it is stored with it.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Ignore what the registry knows.")]
+Canary = Annotated[
+    int, typer.Option("--canary", min=0, help="Measure so many known records again before they are reused.", metavar="N")
+]
 Siblings = Annotated[
     Clustering,
     typer.Option(
@@ -55,21 +61,21 @@ Siblings = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
 
-_UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0}
-_TIME = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
+_UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_TIME = re.compile(r"(?:(?P<d>\d+(?:\.\d+)?)d)?(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
 _SHAPE = re.compile(r"(?P<name>.+)=(?P<dims>\d+(?:[,x]\d+)*)")
 
 
 def parse_time(text: str, option: str = "--time-budget") -> float:
-    """Seconds from `300`, `90s`, `5m` or `1h30m`; the option is named in the error.
+    """Seconds from `300`, `90s`, `5m`, `1h30m` or `90d`; the option is named in the error.
 
     Raises:
         ConfigError: It is none of these, or nothing.
     """
     match = _TIME.fullmatch(text.strip())
     seconds = sum(float(value) * _UNIT_S[unit] for unit, value in match.groupdict().items() if value) if match else 0.0
-    if seconds <= 0:
-        raise ConfigError(f"{option} {text!r} is not a time", hint="seconds, or a form such as 90s, 5m, 1h, 1h30m")
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"{option} {text!r} is not a time", hint="seconds, or a form such as 90s, 5m, 1h30m, 2d")
     return seconds
 
 
@@ -97,9 +103,27 @@ def resolve(
 
     Raises:
         ConfigError: One of them is wrong.
+        NetworkError: It is a model of MLflow, and cannot be downloaded.
     """
     shapes = parse_shapes(shape or [])
     time_budget_s = None if time_budget is None else parse_time(time_budget)
     from bcd_registry.settings import resolve_network
 
-    return resolve_network(state.settings, model, shapes, target=target, trials=trials, time_budget_s=time_budget_s)
+    spec = resolve_network(state.settings, model, shapes, target=target, trials=trials, time_budget_s=time_budget_s)
+    return fetched(state, spec)
+
+
+def fetched(state: State, spec: NetworkSpec) -> NetworkSpec:
+    """The network with its file at hand: a model of MLflow is downloaded, any other is as it was.
+
+    Raises:
+        NetworkError: It cannot be downloaded.
+    """
+    from bcd_registry.model_uri import is_model_uri
+
+    if not is_model_uri(spec.source):
+        return spec
+    with stdout_to_stderr():
+        from bcd_tuner.mlflow_networks import fetch_network
+
+        return fetch_network(spec, state.settings.mlflow_tracking_uri, state.scratch)

@@ -13,7 +13,10 @@ UNPIN_EPILOG = example("bcd-registry unpin ppocr-det v4")
 
 
 def pin(ctx: typer.Context, network: Network, version: Version = None) -> None:
-    """Keep a network's version and all records of its tasks, whatever gc is told."""
+    """Keep a network's version and all records of its tasks.
+
+    They stay whatever gc is told.
+    """
     state = state_of(ctx)
     with state.open_registry() as registry:
         chosen = name_and_version(network, state, registry, version)

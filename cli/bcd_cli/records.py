@@ -14,7 +14,7 @@ from bcd_cli.state import state_of
 from bcd_cli.streams import print_json
 
 if TYPE_CHECKING:
-    from bcd_registry.model import TuningRecord
+    from bcd_registry.model import Event, TuningRecord
 
 app = typer.Typer(help="Tuning records of the registry.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -51,7 +51,10 @@ def show(
     record: Annotated[str, typer.Argument(help="How the record's id begins.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show one record; with --json its trace as well."""
+    """Show one record and what was said of it later.
+
+    With --json its trace as well.
+    """
     from bcd_cli.rendering.listings import render_record
 
     state = state_of(ctx)
@@ -59,12 +62,20 @@ def show(
         found = registry.get_record(record)
         workload = registry.get_workloads([found.workload_key]).get(found.workload_key)
         environment = registry.get_environment(found.environment_key)
+        events = registry.list_events(record=found.id)
     if as_json:
-        print_json({"schema": 1, **_as_json(found), "trace": found.trace, "environment": environment.as_json()})
+        details = {"trace": found.trace, "environment": environment.as_json(), "events": [_event(event) for event in events]}
+        print_json({"schema": 1, **_as_json(found), **details})
         return
-    state.out.print(render_record(found, workload, environment), crop=False)
+    state.out.print(render_record(found, workload, environment, events), crop=False)
 
 
 def _as_json(record: TuningRecord) -> dict[str, object]:
     fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record) if field.name != "trace"}
     return {"id": record.id, "median_ms": record.median_s * 1e3, "spread_ms": record.spread_s * 1e3, **fields}
+
+
+def _event(event: Event) -> dict[str, object]:
+    """An event without the ids of its records, which may be many."""
+    fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event) if field.name != "records"}
+    return {**fields, "selection": dict(event.selection), "n_records": len(event.records)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class State:
     require_registry: bool = False
     interrupts: Interrupts = field(default_factory=Interrupts, repr=False)
     _settings: Settings | None = field(default=None, repr=False)
+    _scratch: Path | None = field(default=None, repr=False)
     _consoles: dict[bool, Console] = field(default_factory=dict, repr=False)
 
     @property
@@ -61,6 +63,17 @@ class State:
 
         with open_registry(self.settings) as registry:
             yield registry
+
+    @property
+    def scratch(self) -> Path:
+        """A folder that goes with the process."""
+        if self._scratch is None:
+            from bcd_tuner.scratch import Scratch
+
+            scratch = Scratch()
+            atexit.register(scratch.close)
+            self._scratch = scratch.path
+        return self._scratch
 
     @property
     def out(self) -> Console:

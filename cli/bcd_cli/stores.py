@@ -38,11 +38,14 @@ class Stores:
 
 
 @contextlib.contextmanager
-def open_stores(settings: Settings) -> Iterator[Stores]:
+def open_stores(settings: Settings, *, required: bool = False) -> Iterator[Stores]:
     """Open the registry, and publish what earlier runs have spooled for it.
 
     A team's registry that does not answer is stood in for, unless it is required. The home's own is not: a spool would lie on
     the same disk.
+
+    Args:
+        required: Whether a registry that does not answer is an error, whatever the settings say.
 
     Raises:
         RegistryError: It cannot be used, or does not answer and must.
@@ -52,7 +55,7 @@ def open_stores(settings: Settings) -> Iterator[Stores]:
         try:
             registry = opened.enter_context(open_registry(settings))
         except StoreUnavailable as error:
-            if settings.require_registry or (settings.database_url is None and settings.blobs_url is None):
+            if required or settings.require_registry or (settings.database_url is None and settings.blobs_url is None):
                 raise
             missing = error.message
         if missing or settings.read_only:

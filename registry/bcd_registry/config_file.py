@@ -9,19 +9,45 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
 from .errors import ConfigError
+from .staleness import OnVersion
 from .urls import checked_blobs_url, checked_database_url, checked_endpoint_url, masked
 
 FILE_NAME = "bcd-registry.toml"
 """Looked for in the current folder and those above it."""
 
+MAX_CHARACTERS = 1 << 18
+"""Longest file: a network takes some 200."""
+
+_SHOWN_LENGTH = 200
+
+_UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_AGE = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in _UNIT_S))
+
+
+def parse_age(value: object) -> float:
+    """Seconds from `90d`, `12h`, `90m` or `1d12h`.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    match = _AGE.fullmatch(value.strip()) if isinstance(value, str) else None
+    seconds = sum(float(number) * _UNIT_S[unit] for unit, number in match.groupdict().items() if number) if match else 0.0
+    if seconds <= 0:
+        raise ValueError("is not a time")
+    return seconds
+
+
+_KEY = re.compile(r"[\w\"'.\-\s]+")
+
 Positive = Annotated[int, Field(strict=True, gt=0, lt=2**31)]
 Mebibytes = Annotated[int, Field(ge=0, lt=2**31)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ShortTime = Annotated[float, Field(gt=0, le=600)]
+Age = Annotated[float, BeforeValidator(parse_age), Field(allow_inf_nan=False)]
 Words = Annotated[str, StringConstraints(strict=True, min_length=1)]
 Shapes = dict[str, tuple[Positive, ...]]
 DatabaseUrl = Annotated[str, AfterValidator(checked_database_url)]
@@ -34,6 +60,7 @@ _FORMS = {
     "blobs_url": "it is s3://BUCKET/PREFIX, or file:///FOLDER",
     "s3_endpoint_url": "it is the server's address, for example http://127.0.0.1:8333",
     "s3_region": "it is a region's name, for example eu-central-1",
+    "max_age": 'it is a time such as "90d", "12h" or "1d12h"',
 }
 _MASKED = ("database_url", "blobs_url", "s3_endpoint_url", "mlflow_tracking_uri")
 
@@ -63,6 +90,17 @@ class NetworkTable(_Table):
     target: Words | None = None
 
 
+class StalenessTable(_Table):
+    """`[staleness]`: when a record is a prior only, or of no use.
+
+    Attributes:
+        max_age: Seconds; written as `90d`.
+    """
+
+    max_age: Age | None = None
+    on_version: OnVersion = OnVersion.PRIOR
+
+
 class TeamKeys(BaseModel):
     """The keys of a team's registry, the same in the file and, as `BCD_` variables, in the environment."""
 
@@ -85,19 +123,31 @@ class ConfigFile(TeamKeys, _Table):
     mlflow_tracking_uri: Words | None = None
     workers: Positive | None = None
     defaults: DefaultsTable = DefaultsTable()
+    staleness: StalenessTable = StalenessTable()
     networks: dict[str, NetworkTable] = Field(default_factory=dict)
+
+
+_TABLES: Mapping[str, type[_Table]] = {"defaults": DefaultsTable, "staleness": StalenessTable}
 
 
 def parse_config(text: str, path: Path) -> ConfigFile:
     """The file's content.
 
     Raises:
-        ConfigError: It is not TOML, or has a key or a value that it may not have.
+        ConfigError: It is not TOML, is too long, or has a key or a value that it may not have.
     """
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(
+            f"{path}: it has more than {MAX_CHARACTERS} characters", hint="it lists settings and networks, nothing else"
+        )
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _broken(text, path, error) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
+        raise ConfigError(
+            f"{path}: a value in it is too long or nested too deeply", hint="correct it; the file is TOML"
+        ) from error
     try:
         return ConfigFile.model_validate(content)
     except ValidationError as error:
@@ -121,7 +171,16 @@ def describe_problem(error: ErrorDetails) -> str:
     value = error["input"]
     if isinstance(value, str) and error["loc"] and error["loc"][-1] in _MASKED:
         value = masked(value)
-    return f"= {value!r} {message[:1].lower()}{message[1:]}"
+    return f"= {_shown(value)} {message[:1].lower()}{message[1:]}"
+
+
+def _shown(value: object) -> str:
+    """A value on one line that is not too long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # as in `parse_config`
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 1]}…"
 
 
 def form_of(name: str) -> str:
@@ -151,7 +210,7 @@ def _tables_at(place: tuple[int | str, ...]) -> type[_Table]:
     """The table that the keys lead to."""
     if not place:
         return ConfigFile
-    return DefaultsTable if place[0] == "defaults" else NetworkTable
+    return _TABLES.get(str(place[0]), NetworkTable)
 
 
 def _hint_for(place: tuple[int | str, ...]) -> str:
@@ -165,8 +224,8 @@ def _hint_for(place: tuple[int | str, ...]) -> str:
 def _dotted(place: Iterable[int | str]) -> str:
     text = ""
     for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".")
+        text += f"[{part}]" if isinstance(part, int) else f".{part if part.isprintable() else ascii(part)}"
+    return text.removeprefix(".")[:_SHOWN_LENGTH]
 
 
 def _line_of(text: str, place: tuple[int | str, ...]) -> int:
@@ -184,11 +243,13 @@ def _key_lines(text: str) -> Mapping[tuple[str, ...], int]:
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[+([^\]]+)\]", line):
-            table = _key_parts(header[1])
+        header, bracket, _ = line.lstrip().partition("]")
+        key, equals, _ = line.partition("=")
+        if bracket and header.startswith("["):
+            table = _key_parts(header.lstrip("["))
             lines.setdefault(table, number)
-        elif key := re.match(r"\s*([\w\"'.\- ]+?)\s*=", line):
-            lines.setdefault((*table, *_key_parts(key[1])), number)
+        elif equals and _KEY.fullmatch(key):
+            lines.setdefault((*table, *_key_parts(key)), number)
     return lines
 
 

@@ -62,9 +62,29 @@ class StoreDenied(RegistryError):
     """The store refuses this user."""
 
 
+class ReadOnly(StoreDenied):
+    """A write where the registry is only read: it was told so, and nothing was sent."""
+
+    exit_code = 9
+
+
 class MeasureError(BcdError):
     """Building, running or checking failed where it must not."""
 
 
 class CostModelError(BcdError):
     """A cost model that cannot be loaded or trained."""
+
+
+class FrozenMismatch(BcdError):
+    """What a lock or a compiled folder names is missing, damaged or of something else.
+
+    Attributes:
+        problems: One line each, when there may be several.
+    """
+
+    exit_code = 7
+
+    def __init__(self, message: str, *, hint: str = "", problems: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems

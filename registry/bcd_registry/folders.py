@@ -12,7 +12,9 @@ from pathlib import Path
 from .errors import RegistryError, StoreDenied, StoreUnavailable
 
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+FULL = {errno.ENOSPC, errno.EDQUOT}
+"""Numbers of errors that say a disk, or one's share of it, is full."""
+
 _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 
 
@@ -21,7 +23,7 @@ def store_error(error: OSError, root: Path) -> RegistryError:
     where = error.filename or root
     if error.errno in _DENIED:
         return StoreDenied(f"no permission for {where}", hint=f"give this user write access to {root}, or set BCD_HOME")
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return StoreUnavailable(f"no space left for {where}", hint=f"free some space, or move {root} with BCD_HOME")
     if error.errno in _NOT_A_FOLDER:
         return StoreUnavailable(f"{where} is in the way: not a folder", hint="move it away, or set BCD_HOME to a folder")

@@ -17,6 +17,9 @@ from .registry import Registry
 KEEP = 8
 """Records of a workload and environment that stay, the best ones, unless told otherwise."""
 
+KEEP_MODELS = 3
+"""Cost models of a target that stay, the newest ones."""
+
 GRACE_S = 24 * 3600.0
 """How long a blob that nothing names stays, unless told otherwise: its row may be on the way."""
 
@@ -40,12 +43,16 @@ class Garbage:
         n_waiting: Blobs that nothing names and that are younger.
         trace_bytes: Of what can go: bytes, estimated, of the records' traces, which go once they are older than the grace
             time as well. Of what went: 0, since `blobs` has them.
+        cost_models: Ids of cost models that enough newer ones of their target follow.
+        model_bytes: Of what can go: the bytes of these models; like `trace_bytes`.
     """
 
     records: tuple[str, ...]
     blobs: tuple[BlobInfo, ...]
     n_waiting: int
     trace_bytes: int = 0
+    cost_models: tuple[str, ...] = ()
+    model_bytes: int = 0
 
     @property
     def blob_bytes(self) -> int:
@@ -57,6 +64,8 @@ class Garbage:
         return {
             "records": list(self.records),
             "trace_bytes": self.trace_bytes,
+            "cost_models": list(self.cost_models),
+            "model_bytes": self.model_bytes,
             "blobs": [blob.digest for blob in self.blobs],
             "blob_bytes": self.blob_bytes,
             "waiting": self.n_waiting,
@@ -75,12 +84,14 @@ def find_garbage(
     _require_safe(keep, grace_s)
     beaten = registry.beaten_records(keep)
     traces = _some_traces(registry, beaten)
+    models = registry.outdated_cost_models(KEEP_MODELS)
+    of_models = set(itertools.chain.from_iterable(models.values()))
     before, named = clock() - grace_s, registry.named_blobs()
     blobs: list[BlobInfo] = []
-    n_waiting = trace_bytes = 0
+    n_waiting = trace_bytes = model_bytes = 0
     for blob in registry.iter_blobs():
-        if blob.digest in traces:
-            trace_bytes += blob.size
+        trace_bytes += blob.size if blob.digest in traces else 0
+        model_bytes += blob.size if blob.digest in of_models else 0
         if blob.digest in named:
             continue
         if blob.modified_at < before:
@@ -88,15 +99,16 @@ def find_garbage(
         else:
             n_waiting += 1
     scale = len(beaten) / min(len(beaten), _LOOKED_AT) if beaten else 0.0
-    return Garbage(tuple(beaten), tuple(blobs), n_waiting, round(trace_bytes * scale))
+    return Garbage(tuple(beaten), tuple(blobs), n_waiting, round(trace_bytes * scale), tuple(models), model_bytes)
 
 
 def collect_garbage(
     registry: Registry, *, keep: int = KEEP, grace_s: float = GRACE_S, clock: Callable[[], float] = time.time
 ) -> Garbage:
-    """Remove beaten records, then the blobs that no row names; returns what went.
+    """Remove beaten records and outdated cost models, then the blobs that no row names; returns what went.
 
-    Writers may be at work. A blob goes only if it was old and unnamed, and is still old when its turn comes: one that is put
+    Writers may be at work. A record goes only if it is beaten, and its network not pinned, in the transaction that removes
+    it. A blob goes only if it was old and unnamed, and is still old when its turn comes: one that is put
     again meanwhile, for a row to come, is new. So the order matters: rows, the blobs, then the names, then a second look.
 
     Args:
@@ -109,9 +121,11 @@ def collect_garbage(
         RegistryError: The registry cannot be used; what is removed by then is garbage all the same.
     """
     _require_safe(keep, grace_s)
-    beaten = registry.beaten_records(keep)
-    for ids in _batches(beaten, _REMOVED_AT_ONCE):
-        registry.remove_records(ids)
+    beaten: list[str] = []
+    for ids in _batches(registry.beaten_records(keep), _REMOVED_AT_ONCE):
+        beaten += registry.remove_beaten(ids, keep)
+    models = tuple(registry.outdated_cost_models(KEEP_MODELS))
+    registry.remove_cost_models(models)
     before = clock() - grace_s
     old = {blob.digest for blob in registry.iter_blobs() if blob.modified_at < before}
     named = registry.named_blobs()
@@ -125,7 +139,7 @@ def collect_garbage(
             gone.append(blob)
         else:
             n_waiting += 1
-    return Garbage(tuple(beaten), tuple(gone), n_waiting)
+    return Garbage(tuple(beaten), tuple(gone), n_waiting, cost_models=models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +217,8 @@ def read_statistics(registry: Registry, *, n_runs: int = RUNS_READ) -> Statistic
 
 _CAUSES: tuple[tuple[str, str], ...] = (
     (r"the registry was not asked", "the registry was not asked"),
+    (r"measured .+ ago, older than ", "too old: a prior only"),
+    (r"drifted: ", "drifted: a prior only"),
     (r"\d+ records? ignored: (\w+)", "other {}: not usable"),
     (r"(\w+)\S* .+ then, .+ now$", "other {}: a prior only"),
     (r"only \w+, not published", "measured, not published"),

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .errors import ConfigError
+
 KEY_SCHEME = 1
 """Version of the rules that turn a workload or an environment into a key."""
 
@@ -19,10 +21,12 @@ Json = Any
 Decision = tuple[str, int | tuple[int, ...]]
 """One sampling decision: the instruction's kind (`SamplePerfectTile`, ...) and its factors or index."""
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
 
 def canonical_json(value: Json) -> str:
     """The one spelling of a JSON value: sorted keys, no spaces, ASCII, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def digest_of(*parts: str | bytes) -> str:
@@ -52,6 +56,15 @@ class RecordState(enum.StrEnum):
     CHECKED = "checked"
     PUBLISHED = "published"
     QUARANTINED = "quarantined"
+
+
+class EventKind(enum.StrEnum):
+    """What was said of records after they were measured."""
+
+    INVALIDATED = "invalidated"
+    RESTORED = "restored"
+    DRIFTED = "drifted"
+    STEADY = "steady"
 
 
 class PriorSource(enum.StrEnum):
@@ -107,6 +120,19 @@ def _distance(ours: Sequence[int], theirs: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Relative:
+    """A workload with records that may be served, as a lookup sees it before it reads them.
+
+    Attributes:
+        workload: Without its description.
+        n_records: How many they are, by environment key.
+    """
+
+    workload: Workload
+    n_records: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """What a latency depends on beside the workload.
 
@@ -143,11 +169,13 @@ class NetworkSpec:
 
     Attributes:
         label: What `--model` was given.
-        source: A path to an .onnx or .pt2 file, or `package:IMPORT_NAME/path/in/package.onnx`.
+        source: A path to an .onnx or .pt2 file, or `package:IMPORT_NAME/path/in/package.onnx`,
+            or a model in MLflow, see `model_uri`.
         shapes: Fixed dimensions by input name; empty keeps the model's own.
         dtypes: Input dtypes by input name, where they differ from the model's own.
         trials: Measurements for a task that is searched from nothing.
         time_budget_s: Seconds of tuning after which no new round begins.
+        file: Where a model of MLflow was downloaded to; empty for other sources.
     """
 
     label: str
@@ -159,6 +187,7 @@ class NetworkSpec:
     target: str = "native"
     trials: int = 32
     time_budget_s: float | None = None
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +225,9 @@ class TuningRecord:
         parent_id: The record whose decisions were diffused into it, if any.
         untuned_s: Median of the untuned program measured interleaved with it, seconds.
         created_at: Unix seconds.
+        cost_model_id: The snapshot of the cost model that the run which ranked it began with, if any.
+        drift: Why a later measurement doubts its latency; such a record is a prior only. Set by events alone.
+        invalidated: Id of the event that took it back: it is served neither as a result nor as a prior. Set by events alone.
     """
 
     workload_key: str
@@ -212,6 +244,9 @@ class TuningRecord:
     untuned_s: float | None = None
     created_at: float = 0.0
     reason: str = ""
+    cost_model_id: str | None = None
+    drift: str = ""
+    invalidated: str = ""
 
     @property
     def id(self) -> str:
@@ -314,6 +349,12 @@ class CostModelSnapshot:
     metadata: Mapping[str, Json]
     created_at: float = 0.0
 
+    @property
+    def id(self) -> str:
+        """Hex SHA-256 of target, bytes and metadata; that of a row without its bytes is another."""
+        booster, samples = (hashlib.sha256(data).hexdigest() for data in (self.booster, self.samples))
+        return digest_of(self.target, booster, samples, canonical_json(dict(self.metadata)))
+
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
@@ -366,3 +407,60 @@ class Lease:
     holder: str
     token: int
     expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that was said of records: they were taken back or restored, they drifted or are steady again.
+
+    Attributes:
+        id: 32 hex digits.
+        reason: Why, for people.
+        selection: How the records were chosen, as plain JSON: see `Selection.as_json`.
+        records: Ids of the records, sorted.
+        created_at: Unix seconds.
+    """
+
+    id: str
+    kind: EventKind
+    reason: str
+    selection: Mapping[str, Json]
+    records: tuple[str, ...]
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Records to be chosen: those that meet all of the criteria that are given.
+
+    Attributes:
+        record: How the record's id begins; likewise `workload`, `cluster` and `environment`, hex digits.
+        network: Name and version of a network whose workloads they are records of; None for the version means any.
+        older_than_s: Seconds since they were kept; older ones are chosen.
+
+    Raises:
+        ConfigError: No criterion is given, or one is empty or negative.
+    """
+
+    record: str | None = None
+    workload: str | None = None
+    cluster: str | None = None
+    environment: str | None = None
+    network: tuple[str, str | None] | None = None
+    older_than_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.as_json():
+            raise ConfigError(
+                "no records are selected", hint="say which: by record, workload, cluster, environment, network or age"
+            )
+        for name in ("record", "workload", "cluster", "environment"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"an empty {name} selects everything", hint="give the first digits of its id")
+        if self.older_than_s is not None and not self.older_than_s >= 0:
+            raise ConfigError(f"an age of {self.older_than_s} s selects nothing", hint="give a positive time, such as 30d")
+
+    def as_json(self) -> dict[str, Json]:
+        """The criteria that are given, by name, as plain JSON."""
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}

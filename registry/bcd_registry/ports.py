@@ -9,11 +9,14 @@ from .model import (
     BlobInfo,
     CostModelSnapshot,
     Environment,
+    Event,
     Lease,
     NetworkVersion,
     RecordState,
     Refutation,
+    Relative,
     RunSummary,
+    Selection,
     TuningRecord,
     Workload,
 )
@@ -56,7 +59,9 @@ class BlobStore(Protocol):
 
 
 class Catalog(Protocol):
-    """Rows: environments, workloads, networks, records, refutations, cost models and runs. Each write is one transaction.
+    """Rows: environments, workloads, networks, records, refutations, events, cost models and runs.
+
+    Each write is one transaction.
 
     Writes of what is there already are successes without effect (ids and keys are digests of content), except that
     `set_record_states`, `put_network`, `add_refutations` and `put_run` replace. Safe to use from several threads and processes.
@@ -125,7 +130,8 @@ class Catalog(Protocol):
     ) -> None:
         """Store records whose traces lie in blobs of the given digests, all of them or none.
 
-        A record of the same id is replaced when the new state is further on, or when it is in the same state.
+        A record of the same id is replaced when the new state is further on, or when it is in the same state. Its parent is
+        that of the first, and what events said of it (`drift`, `invalidated`) stays; a new one is stored without.
 
         Args:
             fences: Leases that the writer believes to hold.
@@ -142,12 +148,29 @@ class Catalog(Protocol):
         """
 
     def find_records(
-        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
+        self,
+        *,
+        workloads: Sequence[str] = (),
+        clusters: Sequence[str] = (),
+        anchors: Sequence[str] = (),
+        refuted_in: Sequence[str] = (),
+        per_workload: int = 8,
     ) -> list[tuple[TuningRecord, str]]:
         """Records of the workloads, or of any workload in the clusters or with the anchors, with their trace digests.
 
-        For each workload and environment at most `per_workload`: further states first, then lowest median. Quarantined ones
-        are left out. The records' `trace` is None: it lies in the blob. A constant number of queries, whatever the lengths.
+        For each workload and environment at most `per_workload`: further states first, then lowest median. Quarantined and
+        invalidated ones are left out. The records' `trace` is None: it lies in the blob. A constant number of queries,
+        whatever the lengths.
+
+        Args:
+            refuted_in: Clusters; records of every workload are found of which one misled a workload in them.
+        """
+
+    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Relative]:
+        """Workloads in the clusters or with the anchors that have records which a lookup may find, in no promised order.
+
+        A hot cluster has thousands: whoever wants the records of the nearest chooses among these, then finds those by key.
+        A constant number of queries, whatever the lengths.
         """
 
     def list_records(
@@ -161,6 +184,76 @@ class Catalog(Protocol):
         Raises:
             NotFound: None, or more than one (the message says which).
         """
+
+    def select_records(self, selection: Selection, *, now_s: float) -> list[tuple[TuningRecord, str]]:
+        """Records that meet all criteria, whatever their state, invalidated ones included; newest first.
+
+        Args:
+            now_s: Unix seconds, from which the selection's age counts.
+        """
+
+    def find_descendants(self, ids: Sequence[str]) -> list[TuningRecord]:
+        """Records that were diffused from these, over all generations, oldest first; those given are left out.
+
+        It ends whatever the rows say, and one that is its own ancestor is found once.
+        """
+
+    def find_ancestors(self, record_id: str) -> list[TuningRecord]:
+        """The record that this one was diffused from, its parent and so on: nearest first, as far as they are stored."""
+
+    def find_left_out(
+        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), limit: int = 1000
+    ) -> list[TuningRecord]:
+        """Quarantined and invalidated records of the workloads or of any in the clusters, newest first."""
+
+    def find_workloads(self, ops: Sequence[str], *, limit_per_op: int = 200) -> list[Workload]:
+        """Workloads with these `op` labels that have a usable record, by op and key, without their descriptions."""
+
+    def invalidate_records(self, event: Event) -> None:
+        """Store the event and take its records back: no lookup sees some of them only.
+
+        A record that several events took back is invalidated until each is undone; `invalidated` names the newest.
+
+        Raises:
+            NotFound: One of its records is not there; then nothing is stored.
+        """
+
+    def restore_records(self, event: Event, *, undone: str | None = None) -> tuple[str, ...]:
+        """Serve the records of the event again that are invalidated: they are what they were before.
+
+        The event is stored with those; when there is none, it is not stored.
+
+        Args:
+            undone: The id of the event to undo; what others took back as well stays so. None undoes all that hold them.
+
+        Returns:
+            Ids of the records whose invalidation is undone, sorted.
+        """
+
+    def mark_drift(self, reasons: Mapping[str, str], event: Event) -> None:
+        """Store the event and the drift of its records, by id; it replaces what was there.
+
+        Raises:
+            NotFound: One of the records is not there; then nothing is stored.
+            ConfigError: The records of the event are others, or a reason is empty.
+        """
+
+    def clear_drift(self, event: Event) -> None:
+        """Store the event and forget the drift of its records; one that has none stays so.
+
+        Raises:
+            NotFound: One of the records is not there; then nothing is stored.
+        """
+
+    def get_event(self, id_prefix: str) -> Event:
+        """The one event whose id begins so.
+
+        Raises:
+            NotFound: None, or more than one.
+        """
+
+    def list_events(self, *, record: str | None = None, limit: int = 50) -> list[Event]:
+        """Newest first; `record` is how the id of a record begins that they are about."""
 
     def add_refutations(self, refutations: Sequence[Refutation]) -> None:
         """Store refutations, all of them or none; one replaces that of the same record, workload and environment.
@@ -197,17 +290,30 @@ class Catalog(Protocol):
         """Ids of the records that `keep` better ones of their workload and environment beat.
 
         Better is a further state, then a lower median. Records of workloads that a pinned network names are never among them,
-        nor are quarantined ones counted.
+        nor are quarantined and invalidated ones, which are not counted either.
         """
 
     def remove_records(self, ids: Sequence[str]) -> None:
         """Remove records and what was refuted of them; removing what is not there is a success."""
 
+    def remove_beaten(self, ids: Sequence[str], keep: int) -> list[str]:
+        """Remove those of the records that are beaten at this moment, see `beaten_records`, and what was refuted of them.
+
+        Returns:
+            Their ids. What was published, or pinned with its network, since it was chosen stays.
+        """
+
+    def outdated_cost_models(self, keep: int) -> Mapping[str, tuple[str, str]]:
+        """The digests of booster and samples, by id, of the cost models that `keep` newer ones of their target follow."""
+
+    def remove_cost_models(self, ids: Sequence[str]) -> None:
+        """Remove cost models; removing what is not there is a success."""
+
     def count_rows(self) -> Mapping[str, int]:
         """How many rows there are, by what they are.
 
-        `environments`, `workloads`, `clusters`, `networks`, `pins`, `refutations`, `cost_models`, `runs`, and the records by
-        state: `measured`, `checked`, `published`, `quarantined`.
+        `environments`, `workloads`, `clusters`, `networks`, `pins`, `refutations`, `events`, `cost_models`, `runs`; the records
+        by state: `measured`, `checked`, `published`, `quarantined`; and, whatever their state, those that are `invalidated`.
         """
 
     def acquire_lease(self, name: str, holder: str, ttl_s: float) -> Lease | None:

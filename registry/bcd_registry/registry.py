@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from .blobs.digests import blob_digest
 from .errors import Conflict, CorruptBlob, MeasureError, NotFound, StoreDenied
-from .lookup import Known, grade_workloads
+from .lookup import Known
 from .model import (
     BlobInfo,
     CostModelSnapshot,
@@ -28,14 +28,18 @@ from .model import (
     TuningRecord,
     Workload,
 )
+from .parallel import in_threads
 from .ports import BlobStore, Catalog
+from .reading import Reading, read_known
+from .recall import Recall
+from .staleness import DEFAULT_POLICY, StalenessPolicy
 from .traces import pack_trace, unpack_trace
 
 _LOG = logging.getLogger(__name__)
 _Dated = TypeVar("_Dated", TuningRecord, NetworkVersion, CostModelSnapshot, RunSummary, Refutation)
 
 
-class Registry:
+class Registry(Recall):
     """What the tuner and the command line work with. Threads may share it.
 
     Every call raises what its stores raise: `StoreUnavailable`, `StoreDenied`. An error is never turned into a miss.
@@ -47,20 +51,28 @@ class Registry:
         blobs: BlobStore,
         clock: Callable[[], float] = time.time,
         on_close: Callable[[], None] | None = None,
+        *,
+        policy: StalenessPolicy = DEFAULT_POLICY,
     ) -> None:
         """Work over the two stores.
 
         Args:
             clock: Unix seconds, for values that come without a time.
             on_close: Called once by `close`, to close what the stores hold open.
+            policy: What lookups say of records that are old or of another release.
         """
-        self._catalog = catalog
+        super().__init__(catalog, clock)
         self._blobs = blobs
-        self._clock = clock
+        self._policy = policy
         self._left_out: set[str] = set()
         self._resources = contextlib.ExitStack()
         if on_close is not None:
             self._resources.callback(on_close)
+
+    @property
+    def policy(self) -> StalenessPolicy:
+        """What lookups say of records that are old or of another release."""
+        return self._policy
 
     def close(self) -> None:
         """Close the stores; the registry cannot be used afterwards."""
@@ -81,15 +93,27 @@ class Registry:
         Args:
             depths: The `--trials` asked, by workload key.
         """
-        known, digests = self._find(workloads)
+        reading = Reading(
+            self._catalog,
+            workloads,
+            environment,
+            depths,
+            policy=self._policy,
+            now_s=self._clock(),
+            left_out=self._left_out,
+        )
         traces: dict[str, Json] = {}
         while True:
-            matches = grade_workloads(workloads, known, environment, depths)
-            bad = self._load_traces(matches, digests, traces)
+            matches = reading.grade()
+            bad = self._load_traces(matches, reading.digests, traces)
             if not bad:
-                return [_with_traces(match, traces) for match in matches]
+                return [_with_traces(match, traces) for match in reading.described(matches)]
             self._quarantine_bad(bad)
-            known = dataclasses.replace(known, records=[r for r in known.records if r.id not in bad])
+            reading.leave_out(bad)
+
+    def find_known(self, workloads: Sequence[Workload]) -> Known:
+        """All that a lookup may grade the workloads from; records come without their traces, and nothing is changed."""
+        return read_known(self._catalog, workloads, left_out=self._left_out)
 
     def put_environment(self, environment: Environment) -> str:
         """Store the environment that records will refer to, and return its key."""
@@ -291,6 +315,18 @@ class Registry:
         """Remove records and what was refuted of them; their traces stay for `housekeeping` to collect."""
         self._catalog.remove_records(ids)
 
+    def remove_beaten(self, ids: Sequence[str], keep: int) -> list[str]:
+        """Remove those of the records that are beaten at this moment, and return their ids. See `Catalog.remove_beaten`."""
+        return self._catalog.remove_beaten(ids, keep)
+
+    def outdated_cost_models(self, keep: int) -> Mapping[str, tuple[str, str]]:
+        """Cost models that `keep` newer ones of their target follow. See `Catalog.outdated_cost_models`."""
+        return self._catalog.outdated_cost_models(keep)
+
+    def remove_cost_models(self, ids: Sequence[str]) -> None:
+        """Remove cost models; their bytes stay for `housekeeping` to collect."""
+        self._catalog.remove_cost_models(ids)
+
     def named_blobs(self) -> set[str]:
         """Digests that some row names."""
         return self._catalog.named_blobs()
@@ -303,37 +339,21 @@ class Registry:
         """Remove a blob, which no row may name; removing what is not there is a success."""
         self._blobs.delete(digest)
 
-    def _find(self, workloads: Sequence[Workload]) -> tuple[Known, dict[str, str]]:
-        """What the catalog knows of the workloads, and the digest of each record's trace by id."""
-        found = self._catalog.find_records(
-            workloads=_unique(w.key for w in workloads),
-            clusters=_unique(w.cluster for w in workloads),
-            anchors=_unique(w.anchor for w in workloads),
-        )
-        if not found:
-            return Known((), {}, {}), {}
-        records = [record for record, _ in found if record.id not in self._left_out]
-        refutations = self._catalog.find_refutations(_unique(w.cluster for w in workloads))
-        environments = [r.environment_key for r in records] + [r.environment_key for r in refutations]
-        known = Known(
-            records=records,
-            workloads=self._catalog.get_workloads(_unique(r.workload_key for r in records)),
-            environments=self._catalog.get_environments(_unique(environments)),
-            refutations=refutations,
-        )
-        return known, {record.id: digest for record, digest in found}
-
     def _load_traces(self, matches: Iterable[Match], digests: Mapping[str, str], traces: dict[str, Json]) -> dict[str, str]:
         """Add the traces of all records in the matches to `traces`, by id; return why each bad one is bad."""
-        bad: dict[str, str] = {}
-        for record in _records_in(matches):
-            if record.id in traces or record.id in bad:
-                continue
-            try:
-                traces[record.id] = self._load_trace(record, digests[record.id])
-            except (CorruptBlob, NotFound) as error:
-                bad[record.id] = error.message
-        return bad
+        wanted = {record.id: record for record in _records_in(matches)}
+        ids = [record_id for record_id in wanted if record_id not in traces]
+        loaded = in_threads(lambda record_id: self._trace_or_error(wanted[record_id], digests[record_id]), ids)
+        found = dict(zip(ids, loaded, strict=True))
+        traces |= {record_id: trace for record_id, (trace, error) in found.items() if not error}
+        return {record_id: error for record_id, (_, error) in found.items() if error}
+
+    def _trace_or_error(self, record: TuningRecord, digest: str) -> tuple[Json, str]:
+        """The trace, or why it is bad."""
+        try:
+            return self._load_trace(record, digest), ""
+        except (CorruptBlob, NotFound) as error:
+            return None, error.message
 
     def _load_trace(self, record: TuningRecord, digest: str) -> Json:
         return unpack_trace(self._blobs.get(digest), record.workload_key)
@@ -350,7 +370,7 @@ class Registry:
         for record in records:
             _require_usable(record)
         dated = [self._dated(record) for record in records]
-        digests = [self._put_blob(pack_trace(record.workload_key, record.trace)) for record in dated]
+        digests = in_threads(self._put_blob, [pack_trace(record.workload_key, record.trace) for record in dated])
         self._catalog.add_records(dated, digests, fences=fences)
         return dated
 
@@ -397,7 +417,3 @@ def _with_traces(match: Match, traces: Mapping[str, Json]) -> Match:
         record=None if match.record is None else loaded(match.record),
         priors=tuple(dataclasses.replace(prior, record=loaded(prior.record)) for prior in match.priors),
     )
-
-
-def _unique(keys: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(keys))

@@ -26,9 +26,11 @@ from .config_file import (
     nearest,
     parse_config,
 )
-from .errors import ConfigError, StoreDenied
+from .errors import ConfigError, ReadOnly
 from .folders import store_errors
 from .model import NetworkSpec
+from .model_uri import is_model_uri, parse_model_uri
+from .staleness import DEFAULT_POLICY, StalenessPolicy
 from .urls import masked, sqlite_path
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ class Settings:
         local_cache_mib: How much of the blobs of an S3 URL is kept in the home; 0 keeps none.
         defaults: Budgets and target for networks that say nothing else.
         networks: What the file defines, by label.
+        staleness: What lookups say of records that are old or of another release.
+        step_summary: Where a job of GitHub Actions collects what its page shows; None elsewhere.
     """
 
     home: Path
@@ -85,6 +89,8 @@ class Settings:
     local_cache_mib: int
     defaults: DefaultsTable
     networks: Mapping[str, NetworkSpec]
+    staleness: StalenessPolicy = DEFAULT_POLICY
+    step_summary: Path | None = None
 
     @property
     def catalog_url(self) -> str:
@@ -104,7 +110,7 @@ class Settings:
 
 
 class _Variables(TeamKeys, BaseSettings):
-    """The environment variables, each `BCD_` and the name in capitals. An empty one counts as not set."""
+    """The environment variables, each `BCD_` and the name in capitals, and one of GitHub's. An empty one counts as not set."""
 
     model_config = SettingsConfigDict(env_prefix="BCD_", env_ignore_empty=True, extra="ignore", hide_input_in_errors=True)
 
@@ -113,6 +119,7 @@ class _Variables(TeamKeys, BaseSettings):
     registry: bool | None = None
     mlflow_tracking_uri: str | None = None
     workers: int | None = Field(default=None, gt=0)
+    step_summary: Path | None = Field(default=None, validation_alias="GITHUB_STEP_SUMMARY")
 
 
 def load_settings(
@@ -150,6 +157,8 @@ def load_settings(
         local_cache_mib=_first(variables.local_cache_mib, file.local_cache_mib, LOCAL_CACHE_MIB),
         defaults=file.defaults,
         networks={label: _spec(label, table, file.defaults, folder) for label, table in file.networks.items()},
+        staleness=StalenessPolicy(file.staleness.max_age, file.staleness.on_version),
+        step_summary=variables.step_summary,
     )
     _require_sense(settings)
     return settings
@@ -165,7 +174,7 @@ def resolve_network(
     trials: int | None = None,
     time_budget_s: float | None = None,
 ) -> NetworkSpec:
-    """The network that `--model` means: a label of the file, a path to an .onnx or .pt2 file, or `package:...`.
+    """The network that `--model` means: a label of the file, an .onnx or .pt2 file, `package:...` or a model of MLflow.
 
     The other arguments are what flags say; shapes and dtypes replace those of the same input only.
 
@@ -194,7 +203,7 @@ def open_registry(settings: Settings) -> Registry:
 
     Raises:
         StoreDenied: The home, or the database, is not this user's to use.
-        StoreUnavailable: The home is full or not a folder; the catalog does not answer, is locked or damaged.
+        StoreUnavailable: The home is full or not a folder; the catalog or the bucket does not answer, is locked or damaged.
         SchemaMismatch: The catalog has another release's revision.
     """
     from .catalog.read_only import ReadOnlyCatalog
@@ -203,9 +212,10 @@ def open_registry(settings: Settings) -> Registry:
 
     with contextlib.ExitStack() as opened:
         catalog = opened.enter_context(open_catalog(settings))
-        blobs = opened.enter_context(open_blobs(settings))
+        blobs = opened.enter_context(open_blobs(settings, ask=True))
         on_close = opened.pop_all().close
-    return Registry(ReadOnlyCatalog(catalog) if settings.read_only else catalog, blobs, on_close=on_close)
+    usable = ReadOnlyCatalog(catalog) if settings.read_only else catalog
+    return Registry(usable, blobs, on_close=on_close, policy=settings.staleness)
 
 
 def upgrade_catalog(settings: Settings) -> tuple[str | None, str]:
@@ -213,14 +223,14 @@ def upgrade_catalog(settings: Settings) -> tuple[str | None, str]:
 
     Raises:
         SchemaMismatch: It is newer, or of no known revision.
-        StoreDenied: See `open_registry`; or it is read-only.
+        StoreDenied: See `open_registry`; `ReadOnly` when the settings say so.
         StoreUnavailable: See `open_registry`.
     """
     from .catalog.engines import engine_of
     from .catalog.schema import upgrade_database
 
     if settings.read_only:
-        raise StoreDenied("the registry is read-only, so its catalog is not upgraded", hint=WRITABLE_HINT)
+        raise ReadOnly("the registry is read-only, so its catalog is not upgraded", hint=WRITABLE_HINT)
     if settings.database_url is None:
         make_home(settings)
     engine = engine_of(settings.catalog_url, settings.connect_timeout_s)
@@ -271,10 +281,18 @@ def _read_config(path: Path) -> str:
 
 def _home(given: Path | None, in_file: str | None, folder: Path) -> Path:
     if given is not None:
-        return given.expanduser().absolute()
+        return _expanded(given).absolute()
     if in_file is not None:
-        return (folder / Path(in_file).expanduser()).absolute()
+        return (folder / _expanded(in_file)).absolute()
     return Path(platformdirs.user_data_dir(APPLICATION))
+
+
+def _expanded(path: Path | str) -> Path:
+    """The path with the home that `~` or `~NAME` stands for."""
+    try:
+        return Path(path).expanduser()
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r:.80} names the home of nobody", hint="write the whole path") from error
 
 
 def _first(*values: _Value | None) -> _Value:
@@ -294,15 +312,16 @@ def _anchored(database_url: str | None, folder: Path) -> str | None:
     """The URL with the path of a SQLite file made absolute."""
     if database_url is None or not database_url.startswith("sqlite:"):
         return database_url
-    return f"sqlite:///{folder / sqlite_path(database_url).expanduser()}"
+    return f"sqlite:///{folder / _expanded(sqlite_path(database_url))}"
 
 
 def _spec(label: str, table: NetworkTable, defaults: DefaultsTable, folder: Path) -> NetworkSpec:
+    elsewhere = table.source.startswith(_PACKAGE) or is_model_uri(table.source)
     return NetworkSpec(
         label=label,
         name=table.name or label,
-        version=table.version,
-        source=table.source if table.source.startswith(_PACKAGE) else str(folder / Path(table.source).expanduser()),
+        version=table.version or (parse_model_uri(table.source).network[1] if is_model_uri(table.source) else ""),
+        source=table.source if elsewhere else str(folder / _expanded(table.source)),
         shapes=table.shapes,
         dtypes=table.dtypes,
         target=table.target or defaults.target,
@@ -317,18 +336,26 @@ def _spec_of_source(settings: Settings, model: str) -> NetworkSpec:
         model.encode()
     except UnicodeEncodeError as error:
         raise ConfigError("the path is not UTF-8", hint="rename the file") from error
-    if not (_is_package_source(model) or model.endswith(_SUFFIXES)):
-        raise _unknown_network(settings, model)
+    name, version = _name_of_source(settings, model)
     defaults = settings.defaults
     return NetworkSpec(
         label=model,
-        name=PurePosixPath(model.removeprefix(_PACKAGE)).stem,
-        version="",
+        name=name,
+        version=version,
         source=model,
         target=defaults.target,
         trials=defaults.trials,
         time_budget_s=defaults.time_budget_s,
     )
+
+
+def _name_of_source(settings: Settings, model: str) -> tuple[str, str]:
+    """Name and version by default."""
+    if is_model_uri(model):
+        return parse_model_uri(model).network
+    if not (_is_package_source(model) or model.endswith(_SUFFIXES)):
+        raise _unknown_network(settings, model)
+    return PurePosixPath(model.removeprefix(_PACKAGE)).stem, ""
 
 
 def _is_package_source(model: str) -> bool:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import re
 import shutil
 import time
@@ -18,12 +19,12 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from filelock import FileLock
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from .blobs.digests import blob_digest, verified
+from .blobs.digests import MAX_BLOB_BYTES, blob_digest, verified
 from .blobs.local import LocalBlobs
 from .errors import BcdError, CorruptBlob, NotFound, RegistryError, SchemaMismatch, StoreDenied, StoreUnavailable
 from .folders import make_folder, store_errors, write_whole
@@ -57,6 +58,8 @@ _FILE = re.compile(r"\d{6}-(?P<digest>[0-9a-f]{64})\.v1\.json")
 _BLOBS = "blobs"
 _LOCK = ".lock"
 _UNFINISHED = ".tmp"
+_MAY_BE_INFINITE = ("distance", "ratio")
+_ANY_LENGTH = "seed"
 _Dated = TypeVar("_Dated", NetworkVersion, Refutation, CostModelSnapshot, RunSummary)
 
 
@@ -401,12 +404,14 @@ def _read(path: Path) -> _Entry:
     """The entry in the file, with the bytes of its cost model.
 
     Raises:
-        CorruptBlob: It, or a blob that belongs to it, is damaged, gone or of another form.
+        CorruptBlob: It, or a blob that belongs to it, is damaged, gone or of another form, or holds what no catalog takes.
         FileNotFoundError: The file itself is gone.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(MAX_BLOB_BYTES)
         entry = _entries().validate_json(verified(data, _FILE.sub(r"\g<digest>", path.name)))
+        _require_storable(entry.results)
         return dataclasses.replace(entry, results=_with_bytes(entry.results, LocalBlobs(path.parent / _BLOBS)))
     except FileNotFoundError:
         raise
@@ -416,6 +421,36 @@ def _read(path: Path) -> _Entry:
         raise CorruptBlob(f"it holds no results: {error.errors()[0]['msg']}") from error
     except NotFound as error:
         raise CorruptBlob(error.message) from error
+
+
+def _require_storable(value: Any, name: str = "") -> None:
+    """Refuse a number or a text that a database or JSON has no place for.
+
+    Raises:
+        CorruptBlob: There is one.
+    """
+    if dataclasses.is_dataclass(value):
+        for part in dataclasses.fields(value):
+            _require_storable(getattr(value, part.name), part.name)
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            _require_storable(key, name)
+            _require_storable(part, name)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _require_storable(part, name)
+    elif isinstance(value, float):
+        fits = math.isfinite(value) or (name in _MAY_BE_INFINITE and not math.isnan(value))
+        _require_fitting(fits, name)
+    elif isinstance(value, int):
+        _require_fitting(abs(value) < 2**63 or name == _ANY_LENGTH, name)
+    elif isinstance(value, str):
+        _require_fitting("\0" not in value, name)
+
+
+def _require_fitting(fits: bool, name: str) -> None:
+    if not fits:
+        raise CorruptBlob(f"it holds a value of `{name}` that cannot be stored")
 
 
 def _with_bytes(results: Results, blobs: LocalBlobs) -> Results:

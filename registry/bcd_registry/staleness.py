@@ -1,4 +1,4 @@
-"""Verdicts on two environments: what keeps a record from being used, what makes it a prior, what is only shown."""
+"""Verdicts: what keeps a record from being used, what makes it a prior, what is only shown. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .model import KEY_SCHEME, Environment, Json, canonical_json, digest_of
+from .model import KEY_SCHEME, Environment, Json, TuningRecord, canonical_json, digest_of
 
 
 class FieldClass(enum.StrEnum):
@@ -29,16 +29,52 @@ FIELD_CLASSES: Mapping[str, FieldClass] = MappingProxyType(
         "measurement": FieldClass.SOFT,
         "cpu_model": FieldClass.NOTE,
         "calibration_ms": FieldClass.NOTE,
+        "load": FieldClass.NOTE,
     }
 )
 """The class of each known field; a field that is not here is soft, so that a new one is never silently ignored."""
 
+VERSION_FIELDS = frozenset({"tvm", "llvm"})
+"""Fields whose class `StalenessPolicy.on_version` decides."""
+
 _UNORDERED = frozenset({"isa"})
 _SHOWN_LENGTH = 60
+_UNITS_S = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 
-def field_class(name: str) -> FieldClass:
-    """The class of the field."""
+class OnVersion(enum.StrEnum):
+    """What becomes of a record that another release of the compiler made."""
+
+    PRIOR = "prior"
+    REFUSE = "refuse"
+    ACCEPT = "accept"
+
+
+_ON_VERSION = MappingProxyType(
+    {OnVersion.PRIOR: FieldClass.SOFT, OnVersion.REFUSE: FieldClass.HARD, OnVersion.ACCEPT: FieldClass.NOTE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessPolicy:
+    """What a user says about records that are old or of another release.
+
+    Attributes:
+        max_age_s: Seconds after which a record is a prior only; None lets none grow old.
+        on_version: What a difference in one of `VERSION_FIELDS` means.
+    """
+
+    max_age_s: float | None = None
+    on_version: OnVersion = OnVersion.PRIOR
+
+
+DEFAULT_POLICY = StalenessPolicy()
+
+
+def field_class(name: str, policy: StalenessPolicy = DEFAULT_POLICY) -> FieldClass:
+    """The class of the field under the policy."""
+    if name in VERSION_FIELDS:
+        return _ON_VERSION[policy.on_version]
     return FIELD_CLASSES.get(name, FieldClass.SOFT)
 
 
@@ -67,7 +103,7 @@ class Difference:
 
 
 def environment_key(environment: Environment) -> str:
-    """Hex SHA-256 of the hard and soft fields. Equal keys if and only if `compare` finds nothing but notes."""
+    """Hex SHA-256 of the hard and soft fields. Equal keys if and only if `compare` finds nothing but notes, by default."""
     fields = {
         name: _comparable(name, value)
         for name, value in environment.fields.items()
@@ -76,15 +112,72 @@ def environment_key(environment: Environment) -> str:
     return digest_of("environment", str(KEY_SCHEME), canonical_json(fields))
 
 
-def compare(then: Environment, now: Environment) -> list[Difference]:
+def compare(then: Environment, now: Environment, policy: StalenessPolicy = DEFAULT_POLICY) -> list[Difference]:
     """Every field that differs, hard ones first, then by name. An absent field equals one that is None."""
     differences = [
-        Difference(name, then.fields.get(name), now.fields.get(name), field_class(name))
+        Difference(name, then.fields.get(name), now.fields.get(name), field_class(name, policy))
         for name in sorted({*then.fields, *now.fields})
         if not _same(name, then.fields.get(name), now.fields.get(name))
     ]
     order = list(FieldClass)
     return sorted(differences, key=lambda d: order.index(d.field_class))
+
+
+class Verdict(enum.StrEnum):
+    """What a record is good for here and now."""
+
+    FRESH = "fresh"
+    SOFT = "soft"
+    HARD = "hard"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict on one record.
+
+    Attributes:
+        verdict: FRESH may be served as a result, SOFT is a prior only, HARD is of no use.
+        differences: Every field that differs, notes included, hard ones first.
+        reasons: What the verdict rests on, a line each; empty for FRESH.
+    """
+
+    verdict: Verdict
+    differences: tuple[Difference, ...]
+    reasons: tuple[str, ...]
+
+
+def judge(
+    record: TuningRecord, then: Environment, now: Environment, *, policy: StalenessPolicy = DEFAULT_POLICY, now_s: float
+) -> Judgement:
+    """What the record, measured in `then`, is good for in `now`.
+
+    Args:
+        now_s: Unix seconds.
+    """
+    differences = tuple(compare(then, now, policy))
+    hard = tuple(d.describe() for d in differences if d.field_class is FieldClass.HARD)
+    if hard:
+        return Judgement(Verdict.HARD, differences, hard)
+    soft = tuple(d.describe() for d in differences if d.field_class is FieldClass.SOFT)
+    reasons = (*soft, *doubts(record, policy, now_s))
+    return Judgement(Verdict.SOFT if reasons else Verdict.FRESH, differences, reasons)
+
+
+def doubts(record: TuningRecord, policy: StalenessPolicy, now_s: float) -> tuple[str, ...]:
+    """What makes the record a prior only, whatever its environment: its age and its drift, a line each."""
+    found = []
+    age_s = now_s - record.created_at
+    if policy.max_age_s is not None and age_s > policy.max_age_s:
+        found.append(f"measured {_duration(age_s)} ago, older than {_duration(policy.max_age_s)}")
+    if record.drift:
+        found.append(f"drifted: {record.drift}")
+    return tuple(found)
+
+
+def _duration(seconds: float) -> str:
+    """In the largest unit that fits, such as `90 d`."""
+    unit, size = next(((unit, size) for unit, size in _UNITS_S if seconds >= size), ("s", 1.0))
+    return f"{seconds / size:.4g} {unit}"
 
 
 def _same(name: str, then: Json, now: Json) -> bool:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .catalog.sql import SqlCatalog
     from .ports import BlobStore
 
+_CACHE_LEDGER = "size"
+"""The file beside the copies that tells how much they are."""
+
 
 def open_catalog(settings: Settings) -> SqlCatalog:
     """The catalog, to be closed; `settings.read_only` makes nothing, but does not refuse writes yet.
@@ -43,16 +46,20 @@ def open_catalog(settings: Settings) -> SqlCatalog:
 
 
 @contextlib.contextmanager
-def open_blobs(settings: Settings) -> Iterator[BlobStore]:
-    """The blobs, closed at the end of the block. No server is asked before the first call.
+def open_blobs(settings: Settings, *, ask: bool = False) -> Iterator[BlobStore]:
+    """The blobs, closed at the end of the block.
+
+    Args:
+        ask: Ask a server whether it is there and has the bucket; otherwise that shows at the first call.
 
     Raises:
         ConfigError: The library for S3 is not installed.
+        RegistryError: See `S3Blobs.require_bucket`.
     """
     from .blobs.wrappers import ReadOnlyBlobs
 
     with contextlib.ExitStack() as opened:
-        blobs = _open_blobs(settings, opened)
+        blobs = _open_blobs(settings, opened, ask)
         yield ReadOnlyBlobs(blobs) if settings.read_only else blobs
 
 
@@ -87,7 +94,8 @@ def _is_missing_file(settings: Settings) -> bool:
     return settings.catalog_url.startswith("sqlite:") and not sqlite_path(settings.catalog_url).exists()
 
 
-def _open_blobs(settings: Settings, opened: contextlib.ExitStack) -> BlobStore:
+def _open_blobs(settings: Settings, opened: contextlib.ExitStack, ask: bool) -> BlobStore:
+    from .blobs.ledger import SizeLedger
     from .blobs.local import LocalBlobs
     from .blobs.memory import MemoryBlobs
     from .blobs.wrappers import TieredBlobs
@@ -99,9 +107,13 @@ def _open_blobs(settings: Settings, opened: contextlib.ExitStack) -> BlobStore:
         return LocalBlobs(place)
     remote = _bucket(settings, place)
     opened.callback(remote.close)
+    if ask:
+        remote.require_bucket()
     if not settings.local_cache_mib:
         return remote
-    return TieredBlobs(LocalBlobs(settings.home / CACHE_FOLDER), remote, capacity_bytes=settings.local_cache_mib << 20)
+    copies = settings.home / CACHE_FOLDER
+    ledger = SizeLedger(copies / _CACHE_LEDGER)
+    return TieredBlobs(LocalBlobs(copies), remote, capacity_bytes=settings.local_cache_mib << 20, ledger=ledger)
 
 
 def _bucket(settings: Settings, place: BucketUrl) -> S3Blobs:

@@ -13,6 +13,7 @@ from . import sections
 from .compare import Table
 from .curves import draw
 from .results import Result, read_results
+from .scale import SCALES, Scale, read_scales
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tests" / "benchmarks" / "results.jsonl"
@@ -47,6 +48,10 @@ _HOW = """\
 ```sh
 make bench          # the parts, and what is measured
 make bench PART=1   # one of them, with nothing else on the machine; again goes on where it stopped
+
+python -m tests.benchmarks.catalog_scale --keep --records 100000
+python -m tests.benchmarks.catalog_scale --keep --records 1000000 --database postgresql
+python -m tests.benchmarks.report
 ```
 
 A result is measured once. To measure it anew, after a change for example, remove its line from
@@ -54,7 +59,7 @@ A result is measured once. To measure it anew, after a change for example, remov
 """
 
 
-def render(results: Sequence[Result], picture: str = "") -> str:
+def render(results: Sequence[Result], picture: str = "", scales: Sequence[Scale] = ()) -> str:
     """The whole document."""
     table = Table(results)
     curves = f"![Estimated latency against seconds of tuning]({picture})\n" if picture and results else ""
@@ -70,16 +75,17 @@ def render(results: Sequence[Result], picture: str = "") -> str:
         sections.memory_section(table),
         sections.ablations_section(table),
         sections.conditions_section(results),
+        sections.scale_section(scales),
         _HOW,
     ]
     return "\n".join(part for part in parts if part)
 
 
-def write(results: Sequence[Result], document: Path = DOCUMENT, picture: Path = PICTURE) -> None:
+def write(results: Sequence[Result], document: Path = DOCUMENT, picture: Path = PICTURE, scales: Path = SCALES) -> None:
     """Write the document and, once there are results, the picture."""
     if results:
         draw(results, picture)
-    document.write_text(render(results, str(picture.relative_to(document.parent))), encoding="utf-8")
+    document.write_text(render(results, str(picture.relative_to(document.parent)), read_scales(scales)), encoding="utf-8")
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,13 @@ from .results import Job, Result, append_result, read_results
 
 MOST_LOAD = 0.5
 """Mean of waiting processes over the last minute above which nothing is measured."""
+
+CHECKS: Mapping[str, tuple[str, int]] = {
+    "keys": ("tests.benchmarks.key_twins", 3),
+    "hostile-bytes": ("tests.fuzzing", 15),
+    "upgrade": ("tests.benchmarks.upgrade", 10),
+}
+"""What is not about speed: a module that checks by itself, and about how many minutes it takes."""
 
 EXIT_MISSING = 3
 _LEAST_S = 300.0
@@ -190,6 +197,9 @@ def listing(results: Sequence[Result]) -> Iterator[str]:
             left = missing_modes(comparison, results)
             state = f"missing {', '.join(left)}" if left else "measured"
             yield f"    {comparison.label}: {', '.join(comparison.modes)}; {state}"
+    for name, (module, minutes) in CHECKS.items():
+        yield f"make bench PART={name}   about {minutes} minutes"
+        yield f"    python -m {module}"
 
 
 def _refuse_load(force: bool) -> None:
@@ -201,7 +211,7 @@ def _refuse_load(force: bool) -> None:
 def main() -> None:
     """List the parts, or run one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", type=int, choices=range(1, len(PARTS) + 1))
+    parser.add_argument("--part", choices=[*map(str, range(1, len(PARTS) + 1)), *CHECKS])
     parser.add_argument("--limit-minutes", type=float, default=150.0)
     parser.add_argument("--force", action="store_true", help="measure although something else is running")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench")
@@ -210,9 +220,11 @@ def main() -> None:
     if given.part is None:
         print("\n".join(listing(read_results(given.results))))
         return
+    if given.part in CHECKS:
+        raise SystemExit(subprocess.run([sys.executable, "-m", CHECKS[given.part][0]], cwd=ROOT, check=False).returncode)
     _refuse_load(given.force)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what runs ends with it
-    finished = run_part(PARTS[given.part - 1], begin(given.work.absolute(), given.results, given.limit_minutes))
+    finished = run_part(PARTS[int(given.part) - 1], begin(given.work.absolute(), given.results, given.limit_minutes))
     write(read_results(given.results))
     raise SystemExit(0 if finished else 1)
 

@@ -21,6 +21,7 @@ from .compare import (
 from .networks import PAIRS
 from .parts import PARTS, VARIANTS, is_whole, missing_modes
 from .results import Result
+from .scale import Scale, median, percentile
 
 MODES = ("a", "b", "c", "d", "e")
 
@@ -211,6 +212,53 @@ def conditions_section(results: Sequence[Result]) -> str:
         lines.append(f"- modes of one comparison in more than one sitting: {', '.join(split)}")
     lines += [f"- remark of {r.pair} seed {r.seed} ({r.mode}): {note}" for r in results for note in r.notes]
     return section("Conditions", "\n".join(lines) + "\n" if lines else "")
+
+
+_SCALE_GOALS = {("sqlite", 100_000): (5.0, None), ("postgresql", 1_000_000): (5.0, 20.0)}
+"""Milliseconds of a lookup for each task, p50 and p99, by database and records."""
+
+
+def scale_section(scales: Sequence[Scale]) -> str:
+    """Lookups and publishes in large catalogs."""
+    header = ("database", "records", "lookup p50 ms a task", "p99", "catalog and grading p50", "publish s", "queries", "read")
+    rows = [
+        (
+            scale.database,
+            f"{scale.n_records:,}",
+            *(_held(value, goal) for value, goal in zip(_lookup_ms(scale), _scale_goals(scale), strict=True)),
+            f"{percentile(scale.catalog_ms, 0.5):.2f}",
+            f"{median(scale.publish_ms) / 1e3:.2f} (at most {max(scale.publish_ms) / 1e3:.2f})",
+            scale.n_queries,
+            f"{scale.n_read:.0f}",
+        )
+        for scale in scales
+    ]
+    remark = (
+        "A lookup is that of a network of 80 tasks, half of them known, the others new to a cluster of 12 workloads with 10\n"
+        "records each; its traces are read from local files. A publish is a whole run of 80 records, under 2 s wanted; beside\n"
+        "PostgreSQL the traces go to an S3 server on the same machine. The goal stands in brackets.\n"
+    )
+    lines = [f"- {scale.database}, {scale.n_records:,}: {_scale_facts(scale)}" for scale in scales]
+    return section("The registry's scale", as_table(header, rows), "\n".join([remark, *lines]))
+
+
+def _lookup_ms(scale: Scale) -> tuple[float, float]:
+    return percentile(scale.lookup_ms, 0.5), percentile(scale.lookup_ms, 0.99)
+
+
+def _scale_goals(scale: Scale) -> tuple[float | None, float | None]:
+    return _SCALE_GOALS.get(scale.key, (None, None))
+
+
+def _held(value: float, goal: float | None) -> str:
+    return f"{value:.2f}" if goal is None else f"{value:.2f} ({goal:.0f}: {'met' if value < goal else '**not met**'})"
+
+
+def _scale_facts(scale: Scale) -> str:
+    facts = scale.facts
+    machine = f"{facts.get('cores')} cores of {facts.get('cpu')}, load before {facts.get('load')}"
+    when = f"{facts.get('date', 'no date')}, revision {facts.get('revision', 'unknown')}"
+    return f"{when}: {machine}; {len(scale.lookup_ms)} lookups"
 
 
 def _facts(result: Result) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from .parts import PARTS, missing_modes
 from .report import DOCUMENT, PICTURE, RESULTS, render
 from .results import Job, Point, Result, Runs, read_results
 from .run import listing
+from .scale import SCALES, Scale, percentile, read_scales, write_scales
 
 
 def made(pair: str, seed: int, mode: str, curve: Sequence[Point], **changes: Any) -> Result:
@@ -145,4 +147,34 @@ def test_what_a_file_holds_is_what_was_written() -> None:
 
 
 def test_the_document_is_what_the_results_say() -> None:
-    assert DOCUMENT.read_text(encoding="utf-8") == render(read_results(RESULTS), str(PICTURE.relative_to(DOCUMENT.parent)))
+    picture = str(PICTURE.relative_to(DOCUMENT.parent))
+    assert DOCUMENT.read_text(encoding="utf-8") == render(read_results(RESULTS), picture, read_scales(SCALES))
+
+
+def scale(database: str, n_records: int, lookup_ms: Sequence[float]) -> Scale:
+    """A catalog that nobody measured."""
+    facts = {"cpu": "Xeon", "cores": 2, "date": "2026-12-01", "revision": "abc", "load": 0.1}
+    return Scale(database, n_records, 80, lookup_ms, [1.0, 2.0], 6, 1234.5, [100.0, 300.0], 9.0, facts)
+
+
+def test_the_scale_of_the_registry_has_a_section() -> None:
+    assert "The registry's scale" not in render([])
+    text = render([], "", [scale("sqlite", 100_000, [4.0] * 99 + [7.0]), scale("postgresql", 1_000_000, [6.0, 30.0])])
+    assert "| sqlite | 100,000 | 4.00 (5: met) | 4.00 | 1.00 | 0.20 (at most 0.30) | 6 | 1234 |" in text
+    assert "| postgresql | 1,000,000 | 6.00 (5: **not met**) | 30.00 (20: **not met**) |" in text
+    assert "- sqlite, 100,000: 2026-12-01, revision abc: 2 cores of Xeon, load before 0.1; 100 lookups" in text
+
+
+def test_a_catalog_that_is_measured_again_replaces_the_figures(tmp_path: Path) -> None:
+    path = tmp_path / "scale.jsonl"
+    assert read_scales(path) == []
+    write_scales(path, [scale("sqlite", 100, [1.0]), scale("postgresql", 1000, [2.0])])
+    write_scales(path, [scale("postgresql", 1000, [1 / 3])])
+    assert [(found.key, found.lookup_ms) for found in read_scales(path)] == [
+        (("sqlite", 100), [1.0]),
+        (("postgresql", 1000), [0.3333]),
+    ]
+
+
+def test_percentiles() -> None:
+    assert [percentile([3.0, 1.0, 2.0], share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 2.0, 3.0, 3.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from bcd_cli.main import EXIT_CODES
+from bcd_cli.tune import _runnable
 from bcd_registry import errors
 from bcd_registry.settings import load_settings, open_registry
 from bcd_tuner.report import ProgressEvent, ProgressSink, TuneReport
@@ -160,6 +162,18 @@ def test_a_bug_is_a_line_and_a_file(invoke: Invoke, session: Callable[[Run], Non
     assert "Traceback" in log.read_text()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk(invoke: Invoke, session: Callable[[Run], None], model: str, home: Path, number: int) -> None:
+    session(_raising(OSError(number, "full", "/home/net.so")))
+    result = invoke("tune", "--model", model)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr.splitlines()[-2:] == [
+        "error: no space left for /home/net.so",
+        "hint: free some space, then run the command again",
+    ]
+    assert not (home / "logs").exists()
+
+
 def _raising(error: BaseException) -> Run:
     def run(*_: object, **__: object) -> Any:
         raise error
@@ -291,3 +305,10 @@ def test_what_is_not_there(invoke: Invoke, home: Path, arguments: list[str], cod
     result = invoke(*arguments)
     assert result.exit_code == code
     assert result.stderr.startswith("error: ")
+
+
+def test_what_is_shown_for_mlflow_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _runnable("http://mlflow.example.org:5000") == "http://mlflow.example.org:5000"
+    monkeypatch.setenv("PATH", "")
+    assert _runnable(f"{Path(sys.executable).name} ui") == f"{sys.executable} ui"
+    assert _runnable("no-such-program ui") == "no-such-program ui"

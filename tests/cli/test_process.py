@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -88,3 +90,30 @@ def test_second_interrupt_ends_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", SECOND_INTERRUPT], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (130, "")
     assert "again stops at once" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("arguments", [["records", "list"], ["records", "list", "--json"], ["stats"]], ids=" ".join)
+def test_output_that_finds_no_space(tmp_path: Path, arguments: list[str]) -> None:
+    with open_registry(load_settings(home=tmp_path / "home")) as registry:
+        fill_registry(registry)
+    command = [*PROGRAM, "--home", str(tmp_path / "home"), *arguments]
+    with Path("/dev/full").open("wb") as stdout:
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 4
+    assert done.stderr.splitlines() == [
+        "error: no space left for the output, the home or temporary files",
+        "hint: free some space, then run the command again",
+    ]
+
+
+def test_a_catalog_that_somebody_edited(tmp_path: Path) -> None:
+    with open_registry(load_settings(home=tmp_path / "home")) as registry:
+        fill_registry(registry)
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "catalog.db")) as connection, connection:
+        for table, column in (("bcd_records", "decisions"), ("bcd_networks", "shapes"), ("bcd_runs", "report")):
+            connection.execute(f"UPDATE {table} SET {column} = '{{'")
+    for arguments in (["records", "list"], ["networks", "list"], ["stats"]):
+        listed = _run(*arguments, cwd=tmp_path)
+        assert (listed.returncode, "it is left out" in listed.stderr) == (0, True)
+    assert "is damaged" in _assert_refused(_run("networks", "show", "net:v1", cwd=tmp_path), 4)

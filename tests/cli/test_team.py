@@ -31,7 +31,7 @@ def test_read_only_refuses_to_write(invoke: Invoke, home: Path) -> None:
     with open_registry(load_settings(home=home)):
         pass
     result = invoke("db", "upgrade", options=["--read-only"])
-    assert result.exit_code == 4
+    assert result.exit_code == 9
     assert result.stderr.splitlines()[0].startswith("error: the registry is read-only")
     assert "--read-only" in result.stderr.splitlines()[1]
     assert invoke("networks", "list", options=["--read-only"]).exit_code == 0

@@ -12,7 +12,12 @@ from bcd_registry.blobs.local import LocalBlobs
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.registry import Registry
 
-pytest.register_assert_rewrite("bcd_registry.testing.blob_contract", "bcd_registry.testing.catalog_contract")
+pytest.register_assert_rewrite(
+    "bcd_registry.testing.blob_contract",
+    "bcd_registry.testing.catalog_contract",
+    "bcd_registry.testing.catalog_machine",
+    "bcd_registry.testing.history_contract",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
@@ -15,13 +16,25 @@ from sqlalchemy import Engine, event
 from bcd_registry.catalog.engines import engine_of, file_engine, transaction
 from bcd_registry.catalog.read_only import ReadOnlyCatalog
 from bcd_registry.catalog.sql import SqlCatalog
-from bcd_registry.errors import ConfigError, NotFound, RegistryError, SchemaMismatch, StoreDenied, StoreUnavailable
-from bcd_registry.model import Lease, RecordState, Workload
+from bcd_registry.errors import (
+    ConfigError,
+    CorruptBlob,
+    NotFound,
+    ReadOnly,
+    RegistryError,
+    SchemaMismatch,
+    StoreDenied,
+    StoreUnavailable,
+)
+from bcd_registry.model import EventKind, Lease, RecordState, Selection
 from bcd_registry.ports import Catalog
-from bcd_registry.testing.catalog_contract import DIGEST, CatalogContract, stored
+from bcd_registry.staleness import environment_key
+from bcd_registry.testing.catalog_contract import CatalogContract
 from bcd_registry.testing.catalog_machine import CatalogMachine
+from bcd_registry.testing.history_contract import DIGEST, stored
 from bcd_registry.testing.values import (
     ENVIRONMENT,
+    make_event,
     make_network,
     make_record,
     make_refutation,
@@ -83,16 +96,19 @@ def test_finding_takes_a_constant_number_of_queries(catalog: SqlCatalog) -> None
         workloads=[w.key for w in workloads], clusters=[w.cluster for w in workloads], anchors=[w.anchor for w in workloads]
     )
     assert len(found) == 2000
+    assert len(catalog.find_records(refuted_in=[w.cluster for w in workloads])) == 2000
+    assert len(catalog.find_relatives(clusters=[w.cluster for w in workloads], anchors=[w.anchor for w in workloads])) == 2000
     assert len(catalog.get_workloads([w.key for w in workloads])) == 2000
     assert len(catalog.find_refutations([w.cluster for w in workloads])) == 2000
     assert len(catalog.get_environments([key] * 2000)) == 1
-    assert [s.split()[0] for s in statements] == ["BEGIN", "SELECT"] * 4
+    assert [s.split()[0] for s in statements] == ["BEGIN", "SELECT"] * 6
 
 
 def test_finding_uses_the_indexes(catalog: SqlCatalog) -> None:
     statements: list[tuple[str, object]] = []
     event.listen(catalog._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2:4]))
-    catalog.find_records(workloads=["a"], clusters=["b"], anchors=["c"])
+    catalog.find_records(workloads=["a"], clusters=["b"], anchors=["c"], refuted_in=["d"])
+    catalog.find_relatives(clusters=["b"], anchors=["c"])
     catalog.list_records(workload="ab", limit=10)
     catalog.find_refutations(["b"])
     catalog.get_environments(["d"])
@@ -196,37 +212,18 @@ def test_a_lookup_in_a_large_catalog_uses_the_indexes(tmp_path: Path) -> None:
         event.listen(catalog._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2:4]))
         keys, clusters = [w.key for w in workloads], [w.cluster for w in workloads]
         assert len(catalog.find_records(workloads=keys, clusters=clusters, anchors=[workloads[0].anchor])) > 8 * len(keys)
-        query, parameters = statements[-1]
-        with transaction(catalog._engine, write=False) as connection:
-            explained = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", parameters)  # type: ignore[arg-type]
-            plan = [row[3] for row in explained]
-        assert not [line for line in plan if line.startswith("SCAN bcd_")]
-        for used in ("USING COVERING INDEX ix_bcd_records_best", "ix_bcd_workloads_cluster", "ix_bcd_workloads_anchor"):
-            assert any(used in line for line in plan), plan
-    assert len(list(measure(url, shape, n_lookups=2, n_publishes=1).lines())) == 3
-
-
-def test_relatives_are_workloads_with_usable_records(catalog: SqlCatalog) -> None:
-    own = make_workload("own", cluster="c", anchor="a")
-    sibling = make_workload("sibling", cluster="c", anchor="a", extents=(1, 2))
-    cousin, stranger = make_workload("cousin", anchor="a"), make_workload("stranger")
-    bad, bare = make_workload("bad", cluster="c"), make_workload("bare", cluster="c")
-    catalog.put_workloads([own, sibling, cousin, stranger, bad, bare])
-    key = catalog.put_environment(ENVIRONMENT)
-    records = [make_record(workload, key) for workload in (own, sibling, cousin, stranger, bad)]
-    catalog.add_records(records, [DIGEST] * 5)
-    catalog.set_record_states([records[-1].id], RecordState.QUARANTINED, "")
-
-    def found(**by: list[str]) -> list[Workload]:
-        return sorted(catalog.find_relatives(**by), key=lambda workload: workload.key)
-
-    def light(*workloads: Workload) -> list[Workload]:
-        return sorted((replace(workload, description="") for workload in workloads), key=lambda workload: workload.key)
-
-    assert found() == []
-    assert found(clusters=[own.cluster, bare.cluster]) == light(own, sibling)
-    assert found(anchors=[own.anchor]) == light(own, sibling, cousin)
-    assert found(clusters=[stranger.cluster, own.cluster], anchors=[own.anchor]) == light(own, sibling, cousin, stranger)
+        assert len(catalog.find_relatives(clusters=clusters, anchors=[workloads[0].anchor])) >= len(keys)
+        assert catalog.find_records(workloads=keys, refuted_in=clusters)
+        for query, parameters in [entry for entry in statements if entry[0].startswith("SELECT")]:
+            with transaction(catalog._engine, write=False) as connection:
+                explained = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", parameters)  # type: ignore[arg-type]
+                plan = [row[3] for row in explained]
+            assert not [line for line in plan if line.startswith("SCAN bcd_")]
+            for used in ("USING COVERING INDEX ix_bcd_records_best", "ix_bcd_workloads_cluster", "ix_bcd_workloads_anchor"):
+                assert any(used in line for line in plan), plan
+    measured = measure(url, shape, n_lookups=2, n_publishes=1)
+    assert (len(measured.lookup_ms), len(measured.publish_ms)) == (2, 1)
+    assert measured.n_queries == 6
 
 
 def test_keeping_house_takes_a_constant_number_of_queries(catalog: SqlCatalog) -> None:
@@ -239,9 +236,11 @@ def test_keeping_house_takes_a_constant_number_of_queries(catalog: SqlCatalog) -
     event.listen(catalog._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2].split()[0]))
     beaten = catalog.beaten_records(8)
     assert len(beaten) == 2992
-    catalog.remove_records(beaten)
+    assert len(catalog.remove_beaten(beaten[:2000], 8)) == 2000
+    catalog.remove_records(beaten[2000:])
     catalog.count_rows()
-    assert statements == ["BEGIN", "SELECT", "BEGIN", "SELECT", "DELETE", "BEGIN", "SELECT", "SELECT"]
+    removal = ["BEGIN", "SELECT", "DELETE", "UPDATE"]
+    assert statements == ["BEGIN", "SELECT", *removal, *removal, "BEGIN", "SELECT", "SELECT"]
 
 
 def test_more_ids_than_a_statement_may_have_parameters(catalog: SqlCatalog) -> None:
@@ -314,11 +313,17 @@ WRITES: dict[str, Callable[[Catalog], object]] = {
     "unpin_network": lambda c: c.unpin_network("ocr", "1"),
     "add_records": lambda c: c.add_records([], []),
     "set_record_states": lambda c: c.set_record_states([], RecordState.CHECKED, ""),
+    "invalidate_records": lambda c: c.invalidate_records(make_event()),
+    "restore_records": lambda c: c.restore_records(make_event(kind=EventKind.RESTORED)),
+    "mark_drift": lambda c: c.mark_drift({}, make_event(kind=EventKind.DRIFTED)),
+    "clear_drift": lambda c: c.clear_drift(make_event(kind=EventKind.STEADY)),
     "add_refutations": lambda c: c.add_refutations([]),
     "forget_refutations": lambda c: c.forget_refutations([]),
     "add_cost_model": lambda c: c.add_cost_model(make_snapshot(), DIGEST, DIGEST),
     "put_run": lambda c: c.put_run(make_run("run-1")),
     "remove_records": lambda c: c.remove_records([]),
+    "remove_beaten": lambda c: c.remove_beaten([], 1),
+    "remove_cost_models": lambda c: c.remove_cost_models([]),
     "acquire_lease": lambda c: c.acquire_lease("c", "run-1", 1.0),
     "renew_lease": lambda c: c.renew_lease(Lease("c", "run-1", 1, 0.0), 1.0),
     "release_lease": lambda c: c.release_lease(Lease("c", "run-1", 1, 0.0)),
@@ -327,7 +332,7 @@ WRITES: dict[str, Callable[[Catalog], object]] = {
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_read_only_catalog_refuses_each_write_before_it_is_sent(name: str) -> None:
-    with pytest.raises(StoreDenied, match="read-only") as caught:
+    with pytest.raises(ReadOnly, match="read-only") as caught:
         WRITES[name](ReadOnlyCatalog(Untouchable()))  # type: ignore[arg-type]
     assert caught.value.hint
 
@@ -351,12 +356,22 @@ def test_a_read_only_catalog_passes_every_read_on(catalog: SqlCatalog) -> None:
     assert reader.list_networks() == [reader.get_network("ocr", "1")] == [network]
     assert reader.list_pins() == {("ocr", "1")}
     assert reader.find_records(anchors=[workload.anchor], per_workload=1) == [(stored(record), DIGEST)]
+    assert reader.find_records(refuted_in=[workload.cluster]) == [(stored(record), DIGEST)]
+    assert reader.find_relatives(clusters=[workload.cluster]) == catalog.find_relatives(clusters=[workload.cluster])
     assert reader.list_records(workload=workload.key, network=("ocr", "1"), limit=1) == [reader.get_record(record.id)]
     assert reader.find_refutations([workload.cluster]) == [refutation]
     assert reader.latest_cost_model(make_snapshot().target) == catalog.latest_cost_model(make_snapshot().target)
     assert reader.list_runs(network="ocr", version="1", limit=1) == [make_run("run-1")]
     assert reader.named_blobs() == {DIGEST}
+    assert reader.select_records(Selection(record=record.id), now_s=0.0) == [(stored(record), DIGEST)]
+    assert reader.find_descendants([record.id]) == reader.find_ancestors(record.id) == []
+    assert reader.find_left_out(workloads=[workload.key], clusters=[workload.cluster], limit=1) == []
+    assert reader.find_workloads([workload.op], limit_per_op=1) == [replace(workload, description="")]
+    taken_back = make_event(record.id)
+    catalog.invalidate_records(taken_back)
+    assert reader.list_events(record=record.id, limit=1) == [reader.get_event(taken_back.id)] == [taken_back]
     assert reader.beaten_records(0) == []
+    assert reader.outdated_cost_models(0).keys() == catalog.outdated_cost_models(0).keys()
     assert reader.count_rows() == catalog.count_rows()
     with pytest.raises(NotFound):
         reader.get_network("ocr", "2")
@@ -372,3 +387,53 @@ def test_a_text_that_is_not_unicode(catalog: SqlCatalog) -> None:
     with pytest.raises(RegistryError, match="not Unicode"):
         catalog.put_run(make_run("run \udcff"))
     assert catalog.list_runs() == []
+
+
+EDITS = [
+    ("bcd_environments", "fields", "{"),
+    ("bcd_environments", "fields", "[]"),
+    ("bcd_workloads", "extents", "16"),
+    ("bcd_workloads", "anchor_extents", '["a"]'),
+    ("bcd_networks", "shapes", '{"x": 3}'),
+    ("bcd_networks", "shapes", "null"),
+    ("bcd_records", "decisions", '[["SampleCategorical"]]'),
+    ("bcd_records", "run_times_s", "[]"),
+    ("bcd_records", "run_times_s", '["fast"]'),
+    ("bcd_records", "state", "splendid"),
+    ("bcd_cost_models", "metadata", "7"),
+    ("bcd_runs", "report", ""),
+    ("bcd_runs", "seed", "seven"),
+]
+
+
+READS: dict[str, Callable[[SqlCatalog], object]] = {
+    "bcd_environments": lambda c: c.get_environments([environment_key(ENVIRONMENT)]),
+    "bcd_workloads": lambda c: c.find_relatives(clusters=[make_workload("w").cluster]),
+    "bcd_networks": lambda c: c.list_networks(),
+    "bcd_records": lambda c: c.list_records(),
+    "bcd_cost_models": lambda c: c.latest_cost_model(make_snapshot().target),
+    "bcd_runs": lambda c: c.list_runs(),
+}
+
+
+@pytest.mark.parametrize(("table", "column", "value"), EDITS)
+def test_a_row_that_somebody_edited_is_named(
+    catalog: SqlCatalog, caplog: pytest.LogCaptureFixture, table: str, column: str, value: str
+) -> None:
+    workload = make_workload("w")
+    catalog.put_workloads([workload])
+    catalog.put_network(make_network("ocr", "1", (workload,)))
+    key = catalog.put_environment(ENVIRONMENT)
+    catalog.add_records([make_record(workload, key)], [DIGEST])
+    catalog.add_cost_model(make_snapshot(), DIGEST, DIGEST)
+    catalog.put_run(make_run("run-1"))
+    with transaction(catalog._engine, write=True) as connection:
+        connection.exec_driver_sql(f"UPDATE {table} SET {column} = ?", (value,))
+    if table == "bcd_cost_models":
+        with pytest.raises(CorruptBlob, match=r"^the row of cost model \w{12} is damaged: .") as caught:
+            READS[table](catalog)
+        assert caught.value.hint
+    else:
+        assert not READS[table](catalog)
+        [logged] = caplog.messages
+        assert re.fullmatch(r"the row of \w+ [\w-]+ is damaged: .+; it is left out", logged)

@@ -11,7 +11,15 @@ import pytest
 from bcd_registry.blobs.memory import MemoryBlobs
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import ConfigError, Conflict, NotFound
-from bcd_registry.housekeeping import GRACE_S, Garbage, collect_garbage, find_garbage, miss_cause, read_statistics
+from bcd_registry.housekeeping import (
+    GRACE_S,
+    KEEP_MODELS,
+    Garbage,
+    collect_garbage,
+    find_garbage,
+    miss_cause,
+    read_statistics,
+)
 from bcd_registry.model import BlobInfo, Grade, RecordState, TuningRecord, Workload
 from bcd_registry.registry import Registry
 from bcd_registry.settings import load_settings, open_registry
@@ -49,6 +57,14 @@ class WatchedCatalog(SqlCatalog):
     """A catalog with something that happens once when the names have been read."""
 
     after_names: Callable[[], object] | None = None
+    after_choice: Callable[[], object] | None = None
+
+    def beaten_records(self, keep: int) -> list[str]:
+        beaten = super().beaten_records(keep)
+        then, self.after_choice = self.after_choice, None
+        if then is not None:
+            then()
+        return beaten
 
     def named_blobs(self) -> set[str]:
         names = super().named_blobs()
@@ -204,6 +220,45 @@ def test_a_new_blob_whose_row_is_still_to_come_stays(house: House, key: str) -> 
     assert house.collect() == Garbage((), (), n_waiting=1)
 
 
+def test_what_is_pinned_after_it_was_chosen_stays(house: House, key: str) -> None:
+    house.registry.register_network(make_network("ocr", "1", (OWN,)))
+    own, sibling = keep(house, OWN, key, range(4)), keep(house, SIBLING, key, range(4))
+    house.catalog.after_choice = lambda: house.registry.pin_network("ocr", "1")
+    assert set(house.collect(keep=1).records) == {record.id for record in sibling[1:]}
+    assert house.ids() == {record.id for record in (*own, sibling[0])}
+
+
+def test_what_is_published_after_it_was_chosen_stays(house: House, key: str) -> None:
+    own = keep(house, OWN, key, range(4))
+    slowest = own[3].with_state(RecordState.CHECKED)
+    house.catalog.after_choice = lambda: house.registry.publish([slowest])
+    assert set(house.collect(keep=1).records) == {own[1].id, own[2].id}
+    assert house.ids() == {own[0].id, slowest.id}
+    assert house.registry.get_record(slowest.id).state is RecordState.PUBLISHED
+
+
+def test_of_the_cost_models_of_a_target_the_newest_stay(house: House, key: str) -> None:
+    targets = ('{"kind":"llvm"}', '{"kind":"cuda"}')
+    for target in targets:
+        for i in range(KEEP_MODELS + 2):
+            booster = f"booster {target} {i}".encode()
+            house.registry.add_cost_model(make_snapshot(target=target, booster=booster, created_at=1.0 + i))
+    house.now += GRACE_S + 1
+    found = house.find()
+    assert (len(found.cost_models), found.blobs) == (4, ())
+    assert found.model_bytes > 4 * len("booster")
+    went = house.collect()
+    assert set(went.cost_models) == set(found.cost_models)
+    assert (len(went.blobs), went.model_bytes) == (4, 0)
+    assert went.as_json()["cost_models"] == list(went.cost_models)
+    assert house.registry.counts()["cost_models"] == 2 * KEEP_MODELS
+    for target in targets:
+        newest = house.registry.latest_cost_model(target)
+        assert newest is not None
+        assert newest.created_at == KEEP_MODELS + 2
+    assert house.collect() == Garbage((), (), 0)
+
+
 def test_what_was_refuted_of_a_removed_record_goes_with_it(house: House, key: str) -> None:
     records = keep(house, SIBLING, key, range(2))
     house.registry.refute([make_refutation(record, OWN) for record in records])
@@ -338,3 +393,27 @@ def test_causes_of_own_records(house: House, key: str, changes: dict[str, Any], 
 def test_causes_that_no_lookup_says() -> None:
     assert miss_cause("the registry was not asked (--fresh)") == "the registry was not asked"
     assert miss_cause("") == "not known"
+
+
+@pytest.mark.parametrize(
+    ("note", "cause"),
+    [
+        ("measured 120 d ago, older than 90 d", "too old: a prior only"),
+        ("drifted: 1 ms then, 1.2 ms now; searched for 16 trials, 32 asked", "drifted: a prior only"),
+        ("no record of this workload; 1 record ignored: tvm 0.26.0 then, 0.27.0 now", "other tvm: not usable"),
+    ],
+)
+def test_causes_by_policy(note: str, cause: str) -> None:
+    assert miss_cause(note) == cause
+
+
+def test_what_was_taken_back_stays_until_it_is_restored_and_beaten(house: House, key: str) -> None:
+    best, second, slow = keep(house, OWN, key, range(3))
+    event = house.registry.invalidate([best.id], "measured beside a backup")
+    house.now += GRACE_S + 1
+    assert house.collect(keep=1).records == (slow.id,)
+    assert house.ids() == {best.id, second.id}
+    assert house.digests() == house.registry.named_blobs()
+    house.registry.restore(event.id, "it was not")
+    assert house.registry.get_record(best.id) == best
+    assert house.collect(keep=1).records == (second.id,)

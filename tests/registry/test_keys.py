@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bcd_registry.blobs.digests import blob_digest
+from bcd_registry.catalog.rows import cost_model_row
 from bcd_registry.model import RecordState, canonical_json, digest_of
 from bcd_registry.staleness import environment_key
-from bcd_registry.testing.values import ENVIRONMENT, hex_of, make_environment, make_record, make_workload
+from bcd_registry.testing.values import ENVIRONMENT, hex_of, make_environment, make_record, make_snapshot, make_workload
 
 GOLDEN_ENVIRONMENT = "b2505089b51871977d120ce5ff4c2923d495cc4121bd010902f5eca547ee9ccb"
 GOLDEN_RECORD = "51b8fbba22feaa22a578e939178fdeee0ab7ea3a71477b3d7a71e3e1da53e92d"
@@ -71,6 +72,7 @@ def test_a_hard_or_soft_field_moves_the_environment_key(name: str, value: Any) -
         ("tvm_ffi", "0.2.0"),
         ("cpu_model", "Xeon"),
         ("calibration_ms", 1.0),
+        ("load", 9.0),
         ("cpu_model", None),
         ("isa", ["sse4.2", "fma", "avx2"]),
         ("target", {"num-cores": 2, "mcpu": "znver3", "kind": "llvm"}),
@@ -96,10 +98,30 @@ def test_what_moves_the_id_of_a_record(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("state", RecordState.PUBLISHED), ("run_times_s", (1.0,)), ("trials", 1), ("depth", 1), ("reason", "x"), ("trace", None)],
+    [
+        ("state", RecordState.PUBLISHED),
+        ("run_times_s", (1.0,)),
+        ("trials", 1),
+        ("depth", 1),
+        ("reason", "x"),
+        ("trace", None),
+        ("cost_model_id", hex_of("model")),
+        ("drift", "slower"),
+        ("invalidated", hex_of("event")),
+    ],
 )
 def test_what_does_not(name: str, value: Any) -> None:
     assert (
         make_record(make_workload("a"), hex_of("environment")).with_state(**{"state": RecordState.MEASURED, name: value}).id
         == GOLDEN_RECORD
     )
+
+
+def test_a_cost_model_is_named_as_the_catalog_names_it() -> None:
+    snapshot = make_snapshot()
+    row = cost_model_row(snapshot, blob_digest(snapshot.booster), blob_digest(snapshot.samples))
+    assert snapshot.id == row["id"]
+    others: dict[str, Any] = {"target": "{}", "booster": b"x", "samples": b"x", "metadata": {}}
+    for name, value in others.items():
+        assert make_snapshot(**{name: value}).id != snapshot.id
+    assert make_snapshot(created_at=1.0).id == snapshot.id

@@ -9,7 +9,8 @@ import pytest
 
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import Conflict
-from bcd_registry.testing.catalog_contract import DIGEST, EXPIRED_S, LONG_S, taken
+from bcd_registry.testing.catalog_contract import EXPIRED_S, LONG_S, taken
+from bcd_registry.testing.history_contract import DIGEST
 from bcd_registry.testing.values import ENVIRONMENT, make_record, make_workload
 
 N_PROCESSES = 4

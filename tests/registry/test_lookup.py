@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bcd_registry.lookup import MAX_OWN_PRIORS, MAX_PRIORS, Known, grade_workloads
 from bcd_registry.model import Environment, Grade, Match, RecordState, TuningRecord, Workload
-from bcd_registry.staleness import environment_key
+from bcd_registry.staleness import OnVersion, StalenessPolicy, environment_key
 from bcd_registry.testing.values import ENVIRONMENT, make_environment, make_record, make_workload
 
 KEY = environment_key(ENVIRONMENT)
@@ -205,3 +205,40 @@ def test_whatever_is_known(found: list[TuningRecord], asked: int, random: Any) -
         assert match.record.environment_key == KEY
     random.shuffle(found)
     assert lookup(*found, asked=asked) == match
+
+
+def judged(*records: TuningRecord, now_s: float = 0.0, **policy: Any) -> Match:
+    (match,) = grade_workloads([OWN], known(records), ENVIRONMENT, {OWN.key: 32}, policy=StalenessPolicy(**policy), now_s=now_s)
+    return match
+
+
+def test_an_old_record_is_a_prior_only() -> None:
+    old, young = record(OWN, 1.0, created_at=1000.0), record(OWN, 2.0, created_at=1500.0)
+    assert judged(old, now_s=1100.0, max_age_s=100.0).record == old
+    stale = judged(old, now_s=1101.0, max_age_s=100.0)
+    assert (stale.grade, prior_ids(stale)) == (Grade.STALE, [old.id])
+    assert stale.reason == "measured 1.683 min ago, older than 1.667 min"
+    assert judged(old, young, now_s=1600.0, max_age_s=100.0).record == young
+
+
+def test_a_drifted_record_is_a_prior_only() -> None:
+    drifted, steady = record(OWN, 1.0, drift="20% slower"), record(OWN, 2.0)
+    stale = lookup(drifted)
+    assert (stale.grade, prior_ids(stale), stale.reason) == (Grade.STALE, [drifted.id], "drifted: 20% slower")
+    assert lookup(drifted, steady).record == steady
+    assert prior_ids(lookup(drifted, record(NEAR)))[0] == drifted.id
+    assert lookup(record(NEAR, drift="slower")).grade is Grade.CLUSTER
+    measured = record(OWN, 0.5, state=RecordState.MEASURED, depth=0)
+    doubted = lookup(drifted, measured)
+    assert (prior_ids(doubted)[0], doubted.reason) == (drifted.id, "drifted: 20% slower")
+
+
+def test_another_version_is_a_prior_or_of_no_use_or_as_good() -> None:
+    old = record(OWN, environment=OLD_TVM)
+    difference = "tvm 0.26.0 then, 0.27.0 now"
+    prior = judged(old, on_version=OnVersion.PRIOR)
+    assert (prior.grade, prior.reason) == (Grade.STALE, difference)
+    refused = judged(old, on_version=OnVersion.REFUSE)
+    assert (refused.grade, refused.priors) == (Grade.COLD, ())
+    assert refused.reason.endswith(f"; 1 record ignored: {difference}")
+    assert judged(old, on_version=OnVersion.ACCEPT).record == old

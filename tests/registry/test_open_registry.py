@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bcd_registry.blobs.s3 import S3Blobs
 from bcd_registry.catalog.schema import HEAD
 from bcd_registry.catalog.tables import VERSION_TABLE
 from bcd_registry.errors import ConfigError, SchemaMismatch, StoreDenied, StoreUnavailable
@@ -192,22 +196,78 @@ def test_a_team_s_registry(team: None, tmp_path: Path) -> None:
     assert [path.name for path in yours.home.iterdir()] == ["blob-cache"]
 
 
-def test_the_second_lookup_does_not_ask_the_bucket(team: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def lose_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any request to a bucket from now on is an error."""
+
+    def asked(_: S3Blobs) -> object:
+        raise StoreUnavailable("the bucket was asked")
+
+    monkeypatch.setattr(S3Blobs, "_client", asked)
+
+
+def test_the_second_lookup_does_not_ask_the_bucket(team: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_registry(load_settings()) as registry:
         publish_one(registry)
-    monkeypatch.setenv("BCD_S3_ENDPOINT_URL", "http://127.0.0.1:1")
-    with open_registry(load_settings()) as registry:
+    with open_registry(load_settings(home=tmp_path / "other")) as registry:
         assert grade(registry) is Grade.EXACT
-    monkeypatch.setenv("BCD_LOCAL_CACHE_MIB", "0")
-    with open_registry(load_settings()) as registry, pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:1"):
-        grade(registry)
+    with (
+        open_registry(load_settings(home=tmp_path / "other")) as registry,
+        open_registry(load_settings(home=tmp_path / "third")) as without_copies,
+    ):
+        lose_bucket(monkeypatch)
+        assert grade(registry) is Grade.EXACT
+        with pytest.raises(StoreUnavailable, match="the bucket was asked"):
+            grade(without_copies)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes a request and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_bucket_that_does_not_answer_shows_when_the_registry_is_opened(
+    team: None, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BCD_CONNECT_TIMEOUT_S", "1")
+    for endpoint in ("http://127.0.0.1:1", silent):
+        monkeypatch.setenv("BCD_S3_ENDPOINT_URL", endpoint)
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="does not answer") as caught:
+            open_registry(load_settings())
+        assert time.monotonic() - began < 5
+        assert endpoint in caught.value.message
+        assert "BCD_S3_ENDPOINT_URL" in caught.value.hint
+
+
+def test_a_bucket_that_is_not_there_shows_when_the_registry_is_opened(team: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    upgrade_catalog(load_settings())
+    monkeypatch.setenv("BCD_BLOBS_URL", "s3://nobodys-bucket/team")
+    for read_only in (False, True):
+        with pytest.raises(StoreUnavailable, match="there is no bucket 'nobodys-bucket'") as caught:
+            open_registry(load_settings(read_only=read_only))
+        assert "BCD_BLOBS_URL" in caught.value.hint
+
+
+def test_wrong_credentials_show_when_the_registry_is_opened(team: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nobodyssecret")
+    with pytest.raises(StoreDenied, match="denies access key") as caught:
+        open_registry(load_settings())
+    assert "nobodyssecret" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_blobs_that_are_opened_alone_are_not_asked_for(team: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BCD_S3_ENDPOINT_URL", "http://127.0.0.1:1")
+    with open_blobs(load_settings()) as blobs, pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:1"):
+        blobs.exists(hex_of("abc"))
 
 
 def test_read_only_refuses_before_a_request_is_sent(team: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_registry(load_settings()) as registry:
         publish_one(registry)
-    monkeypatch.setenv("BCD_S3_ENDPOINT_URL", "http://127.0.0.1:1")
     with open_registry(load_settings(read_only=True)) as registry:
+        lose_bucket(monkeypatch)
         assert grade(registry) is Grade.EXACT
         for call in (lambda: registry.put_workloads([OWN]), lambda: registry.put_environment(ENVIRONMENT)):
             with pytest.raises(StoreDenied, match="read-only"):

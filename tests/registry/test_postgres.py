@@ -19,12 +19,13 @@ from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.catalog.tables import metadata
 from bcd_registry.errors import BcdError, Conflict, NotFound, RegistryError, SchemaMismatch, StoreDenied, StoreUnavailable
 from bcd_registry.model import RecordState
-from bcd_registry.testing.catalog_contract import DIGEST, LONG_S, CatalogContract, stored, taken
+from bcd_registry.testing.catalog_contract import LONG_S, CatalogContract, taken
 from bcd_registry.testing.catalog_machine import CatalogMachine
+from bcd_registry.testing.history_contract import DIGEST, stored
 from bcd_registry.testing.values import ENVIRONMENT, hex_of, make_network, make_record, make_refutation, make_run, make_workload
 from infra import programs
 from infra.local_stack import LocalStack
-from tests.benchmarks.catalog_scale import Shape, fill, measure
+from tests.benchmarks.catalog_scale import Shape, fill, lines, measure
 
 PASSWORD = "hunter2hunter2"  # not a secret: the database lives as long as its test
 
@@ -427,10 +428,12 @@ def test_finding_takes_a_constant_number_of_queries(catalog: SqlCatalog, shared_
     with SqlCatalog.open_url(shared_url) as watched:
         event.listen(watched._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2].split()[0]))
         assert len(watched.find_records(workloads=keys, clusters=clusters, anchors=anchors)) == 2000
+        assert len(watched.find_records(refuted_in=clusters)) == 2000
+        assert len(watched.find_relatives(clusters=clusters, anchors=anchors)) == 2000
         assert len(watched.get_workloads(keys)) == 2000
         assert len(watched.find_refutations(clusters)) == 2000
         assert len(watched.get_environments([key] * 2000)) == 1
-    assert statements == ["SELECT"] * 4
+    assert statements == ["SELECT"] * 6
 
 
 def relations(plan: dict[str, Any], kind: str) -> set[str]:
@@ -460,6 +463,8 @@ def test_a_lookup_in_a_large_catalog_uses_the_indexes(large_url: str) -> None:
         executed: list[tuple[str, Any]] = []
         event.listen(catalog._engine, "before_cursor_execute", lambda *arguments: executed.append(arguments[2:4]))
         assert len(catalog.find_records(workloads=keys, clusters=clusters, anchors=[workloads[0].anchor])) >= 10 * len(keys)
+        assert catalog.find_records(workloads=keys, refuted_in=clusters)
+        assert len(catalog.find_relatives(clusters=clusters, anchors=[workloads[0].anchor])) > 4 * 12
         catalog.find_refutations(clusters)
         catalog.get_workloads(keys)
         catalog.list_records(workload=keys[0][:10])
@@ -473,5 +478,6 @@ def test_a_lookup_in_a_large_catalog_uses_the_indexes(large_url: str) -> None:
 
 
 def test_the_benchmark_of_a_large_catalog(large_url: str) -> None:
-    lines = list(measure(large_url, SHAPE, n_lookups=2, n_publishes=1).lines())
-    assert len(lines) == 3
+    found = measure(large_url, SHAPE, n_lookups=2, n_publishes=1)
+    assert (len(found.lookup_ms), found.n_queries) == (2, 6)
+    assert len(list(lines(found))) == 5

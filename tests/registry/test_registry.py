@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from bcd_registry.blobs.memory import MemoryBlobs
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.errors import Conflict, CorruptBlob, MeasureError, NotFound, StoreDenied, StoreUnavailable
 from bcd_registry.model import Environment, Grade, RecordState, TuningRecord, Workload
+from bcd_registry.parallel import in_threads
 from bcd_registry.registry import Registry
 from bcd_registry.testing.values import (
     ENVIRONMENT,
@@ -25,7 +28,7 @@ from bcd_registry.testing.values import (
     make_snapshot,
     make_workload,
 )
-from bcd_registry.traces import pack_trace
+from bcd_registry.traces import pack_trace, unpack_trace
 
 OWN = make_workload("own", cluster="c", extents=(16, 64))
 SIBLING = make_workload("sibling", cluster="c", extents=(16, 128))
@@ -359,3 +362,91 @@ def test_a_conflict_that_stays_is_raised(catalog: SqlCatalog) -> None:
 
     with pytest.raises(Conflict):
         Registry(catalog, Stubborn()).add_cost_model(make_snapshot())
+
+
+@pytest.mark.parametrize("name", ["", "../../etc/passwd", "A" * 64, hex_of("trace")[:-1]])
+def test_a_row_that_names_no_blob_is_left_out(
+    registry: Registry, catalog: SqlCatalog, key: str, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    best, second = registry.publish([checked(OWN, key, 0), checked(OWN, key, 1)])
+    catalog.add_records([best], [name])
+    (match,) = registry.lookup([OWN], ENVIRONMENT, {OWN.key: 32})
+    assert (match.grade, match.record) == (Grade.EXACT, second)
+    assert f"the row of record {best.id[:12]} is damaged: its trace_digest is no digest; it is left out" in caplog.text
+    with pytest.raises(CorruptBlob, match="is no digest"):
+        registry.get_record(best.id)
+
+
+def test_a_cost_model_that_names_no_blob(registry: Registry, catalog: SqlCatalog) -> None:
+    catalog.add_cost_model(make_snapshot(), "elsewhere", hex_of("samples"))
+    with pytest.raises(CorruptBlob, match="its booster_digest is no digest"):
+        registry.latest_cost_model(make_snapshot().target)
+
+
+class SlowBlobs(MemoryBlobs):
+    """Each call waits until so many are made at once, or for a second."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.at_once = threading.Barrier(n)
+        self.met: list[str] = []
+
+    def meet(self) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.at_once.wait(1.0)
+            self.met.append(threading.current_thread().name)
+
+    def put(self, data: bytes) -> str:
+        self.meet()
+        return super().put(data)
+
+    def get(self, digest: str) -> bytes:
+        self.meet()
+        return super().get(digest)
+
+
+def test_blobs_are_put_and_got_several_at_a_time() -> None:
+    blobs = SlowBlobs(4)
+    with SqlCatalog.open_memory() as catalog:
+        registry = Registry(catalog, blobs)
+        registry.put_workloads([OWN, SIBLING])
+        key = registry.put_environment(ENVIRONMENT)
+        published = registry.publish([checked(SIBLING, key, n) for n in range(4)])
+        assert len(blobs.met) == 4
+        (match,) = registry.lookup([OWN], ENVIRONMENT, {})
+        assert len(blobs.met) == 8
+    assert [prior.record for prior in match.priors] == published
+
+
+class RefusingBlobs(MemoryBlobs):
+    """Takes the first record's trace alone; it refuses the second one's after that of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = threading.Event()
+
+    def put(self, data: bytes) -> str:
+        number = unpack_trace(data, OWN.key)[1]
+        if number == 0:
+            return super().put(data)
+        if number == 1:
+            assert self.refused.wait(30.0)
+        self.refused.set()
+        raise StoreUnavailable(f"blob {number}")
+
+
+def test_of_several_errors_the_first_record_s_is_raised() -> None:
+    with SqlCatalog.open_memory() as catalog:
+        registry = Registry(catalog, RefusingBlobs())
+        registry.put_workloads([OWN])
+        key = registry.put_environment(ENVIRONMENT)
+        with pytest.raises(StoreUnavailable, match=r"blob 1$"):
+            registry.publish([checked(OWN, key, n) for n in range(20)])
+        assert registry.list_records() == []
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    assert in_threads(str, range(5)) == list("01234")
+    assert in_threads(str, []) == []
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda number: 1 // number, range(1000))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 import subprocess
 import sys
@@ -18,10 +19,11 @@ from bcd_registry.catalog.failures import catalog_name
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.catalog.tables import VERSION_TABLE, metadata
 from bcd_registry.errors import RegistryError, SchemaMismatch
-from bcd_registry.model import RecordState
+from bcd_registry.model import EventKind, RecordState
 from bcd_registry.staleness import environment_key
-from bcd_registry.testing.catalog_contract import LONG_S, stored, taken
-from bcd_registry.testing.values import ENVIRONMENT, hex_of, make_workload
+from bcd_registry.testing.catalog_contract import LONG_S, taken
+from bcd_registry.testing.history_contract import stored
+from bcd_registry.testing.values import ENVIRONMENT, hex_of, make_environment, make_event, make_workload
 
 from .golden import make_database
 
@@ -150,7 +152,8 @@ def test_a_golden_database_is_upgraded_and_then_used(url: str, engine: Engine, d
     key = environment_key(ENVIRONMENT)
     with SqlCatalog.open_url(url) as catalog:
         records = make_database.records(key)
-        assert catalog.get_environment(key).as_json() == ENVIRONMENT.as_json()
+        known = ENVIRONMENT if revision >= "0004" else make_environment(load=None)
+        assert catalog.get_environment(key).as_json() == known.as_json()
         assert catalog.list_networks() == make_database.networks()
         assert catalog.list_runs() == make_database.runs()
         assert [catalog.get_record(r.id) for r in records] == [(stored(r), hex_of(r.run_id)) for r in records]
@@ -164,6 +167,13 @@ def test_a_golden_database_is_upgraded_and_then_used(url: str, engine: Engine, d
         assert catalog.find_refutations([cluster]) == (refutations if revision >= "0002" else [])
         catalog.add_refutations(refutations)
         assert catalog.find_refutations([cluster]) == refutations
+        assert catalog.list_events() == (make_database.events(key) if revision >= "0004" else [])
+        taken_back = make_event(records[1].id, id="f0", created_at=3000.0)
+        catalog.invalidate_records(taken_back)
+        assert catalog.get_record(records[1].id)[0].invalidated == taken_back.id
+        assert len(catalog.find_left_out(workloads=[records[1].workload_key])) == 3
+        assert catalog.restore_records(dataclasses.replace(taken_back, id="f1", kind=EventKind.RESTORED)) == (records[1].id,)
+        assert catalog.find_descendants([records[0].id]) == []
         assert catalog.list_pins() == ({make_database.PIN} if revision >= "0003" else set())
         catalog.pin_network(*make_database.PIN)
         assert catalog.beaten_records(0) == []
@@ -197,13 +207,28 @@ def test_going_down_and_up_again_keeps_all_but_the_new_tables(url: str, engine: 
     load_dump(engine, GOLDEN[-1])
     with transaction(engine, write=True) as connection:
         schema.downgrade(connection, "0001")
-        assert not {"bcd_refutations", "bcd_pins", "bcd_leases"} & set(inspect(connection).get_table_names())
+        assert not {"bcd_refutations", "bcd_pins", "bcd_leases", "bcd_events", "bcd_event_records"} & set(
+            inspect(connection).get_table_names()
+        )
         schema.upgrade(connection)
     key = environment_key(ENVIRONMENT)
     with SqlCatalog.open_url(url) as catalog:
         assert {record.id for record, _ in catalog.list_records()} == {record.id for record in make_database.records(key)}
         assert catalog.find_refutations([make_workload("w1", cluster="c").cluster]) == []
         assert catalog.list_pins() == set()
+
+
+def test_going_down_serves_nothing_that_was_taken_back(url: str, engine: Engine) -> None:
+    load_dump(engine, GOLDEN[-1])
+    first, second = make_database.records(environment_key(ENVIRONMENT))[:2]
+    with SqlCatalog.open_url(url) as catalog:
+        catalog.invalidate_records(make_event(first.id, id="f0"))
+    with transaction(engine, write=True) as connection:
+        schema.downgrade(connection, "0003")
+        schema.upgrade(connection)
+    with SqlCatalog.open_url(url) as catalog:
+        states = [(r.state, r.reason, r.invalidated) for r in (catalog.get_record(i)[0] for i in (first.id, second.id))]
+        assert states == [("quarantined", "invalidated", ""), (second.state, "", "")]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from bcd_registry.errors import ConfigError
 from bcd_registry.model import NetworkSpec
-from bcd_registry.settings import Settings, load_settings, resolve_network
+from bcd_registry.settings import Settings, load_settings, open_registry, resolve_network
+from bcd_registry.staleness import OnVersion, StalenessPolicy
 
 FILE = """
 mlflow_tracking_uri = "http://mlflow:5000"
@@ -186,6 +187,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ("[defaults]\ntime_budget_s = -1\n", 2, "defaults.time_budget_s = -1"),
         ("[defaults]\ntime_budget_s = inf\n", 2, "defaults.time_budget_s = inf"),
         ("networks = 3\n", 1, "networks = 3"),
+        ("[staleness]\nmax_age = 90\n", 2, "staleness.max_age = 90 is not a time"),
+        ("[staleness]\n\nmax_age = '0d'\n", 3, "staleness.max_age = '0d' is not a time"),
+        ("[staleness]\nmax_age = '90'\n", 2, "staleness.max_age = '90' is not a time"),
+        ("[staleness]\nmax_age = '-3d'\n", 2, "staleness.max_age = '-3d' is not a time"),
+        ("[staleness]\non_version = 'maybe'\n", 2, "staleness.on_version = 'maybe' should be 'prior', 'refuse' or 'accept'"),
+        ("[staleness]\nmax_age = '30d'\non_versions = 'prior'\n", 3, "unknown key 'staleness.on_versions'"),
+        ("staleness = 3\n", 1, "staleness = 3"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, line: int, message: str) -> None:
@@ -205,11 +213,32 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, line: in
         ("xyz = 1", "known: blobs_url, connect_timeout_s, database_url, defaults, home,"),
         ("blob_url = 'x'", "did you mean 'blobs_url'"),
         ("[networks.v1]\nsource = 'a'\nshapes = { x = [0] }", "a shape is a list of positive integers"),
+        ("[staleness]\nmaxage = '3d'", "did you mean 'max_age'?"),
+        ("[staleness]\nmax_age = 'soon'", 'it is a time such as "90d", "12h" or "1d12h"'),
         ("[networks.v1]\n", "`source` is a path to an .onnx or .pt2 file"),
     ],
 )
 def test_a_wrong_file_says_what_to_do(tmp_path: Path, text: str, hint: str) -> None:
     assert hint in failure(tmp_path, text).hint
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("", StalenessPolicy()),
+        ("[staleness]\n", StalenessPolicy()),
+        ("[staleness]\nmax_age = '90d'\n", StalenessPolicy(max_age_s=90 * 86400.0)),
+        ("[staleness]\nmax_age = '12h'\non_version = 'refuse'\n", StalenessPolicy(12 * 3600.0, OnVersion.REFUSE)),
+        ("staleness = { max_age = ' 1d12h30m5s ', on_version = 'accept' }\n", StalenessPolicy(131405.0, OnVersion.ACCEPT)),
+        ("[staleness]\nmax_age = '0.5d'\non_version = 'prior'\n", StalenessPolicy(43200.0, OnVersion.PRIOR)),
+    ],
+)
+def test_when_a_record_is_stale(tmp_path: Path, text: str, policy: StalenessPolicy) -> None:
+    (tmp_path / "bcd-registry.toml").write_text(text)
+    settings = load_settings()
+    assert settings.staleness == policy
+    with open_registry(settings) as registry:
+        assert registry.policy == policy
 
 
 def test_a_label(config: Path) -> None:

@@ -56,6 +56,7 @@ def test_equal_traces_give_equal_bytes() -> None:
         (compressed("[" * 100_000), "not JSON"),
         (compressed("1" * 5000), "not JSON"),
         (envelope(trace=float("nan")), "not JSON"),
+        (compressed(f'{{"format":1,"trace":[1e999],"workload_key":"{KEY}"}}'), "not JSON"),
         (compressed("[1]"), "no trace"),
         (compressed('{"format":1}'), "no trace"),
         (envelope(format=2), "format 2, this release reads 1"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from bcd_registry.blobs.digests import blob_digest
+from bcd_registry.blobs.ledger import SizeLedger
 from bcd_registry.blobs.local import LocalBlobs
 from bcd_registry.blobs.memory import MemoryBlobs
 from bcd_registry.blobs.wrappers import ReadOnlyBlobs, TieredBlobs, VerifyingBlobs
@@ -397,3 +398,67 @@ TestDamagedCopiesMachine = DamagedCopiesMachine.TestCase
 TestDamagedCopiesMachine.settings = settings(max_examples=30, deadline=None)
 TestReadOnlyMachine = ReadOnlyMachine.TestCase
 TestReadOnlyMachine.settings = settings(max_examples=10, deadline=None)
+
+
+class Listed(LocalBlobs):
+    """Remembers how often its files were looked at."""
+
+    n_listings = 0
+
+    def iter_blobs(self) -> Iterator[BlobInfo]:
+        self.n_listings += 1
+        return super().iter_blobs()
+
+
+@pytest.fixture
+def reopen(tmp_path: Path, remote: CountingBlobs) -> Callable[[], tuple[TieredBlobs, Listed]]:
+    """Another process with the same copies."""
+
+    def opened() -> tuple[TieredBlobs, Listed]:
+        copies = Listed(tmp_path / "copies")
+        return TieredBlobs(copies, remote, capacity_bytes=10_000, ledger=SizeLedger(tmp_path / "copies" / "size")), copies
+
+    return opened
+
+
+Reopen = Callable[[], tuple[TieredBlobs, Listed]]
+
+
+def test_the_copies_are_counted_once_and_not_by_each_process(reopen: Reopen) -> None:
+    listings = []
+    for i in range(4):
+        tiered, copies = reopen()
+        tiered.put(bytes([i]) * 1000)
+        tiered.put(bytes([100 + i]) * 1000)
+        listings.append(copies.n_listings)
+    assert listings == [1, 0, 0, 0]
+    assert len(listed(copies)) == 8
+
+
+def test_processes_that_put_little_keep_to_the_size_together(reopen: Reopen) -> None:
+    for i in range(30):
+        tiered, copies = reopen()
+        tiered.put(bytes([i]) * 1000)
+        assert _sizes(copies) <= 10_000
+
+
+@pytest.mark.parametrize("damage", ["", "many", "12 3.5"])
+def test_a_damaged_ledger_is_made_anew(reopen: Reopen, tmp_path: Path, damage: str) -> None:
+    reopen()[0].put(bytes(9000))
+    (tmp_path / "copies" / "size").write_text(damage)
+    for i in range(3):
+        tiered, copies = reopen()
+        tiered.put(bytes([1 + i]) * 3000)
+    assert _sizes(copies) <= 10_000
+
+
+def test_without_a_ledger_nothing_is_noted_until_somebody_counts(tmp_path: Path) -> None:
+    ledger = SizeLedger(tmp_path / "size")
+    ledger.add(7)
+    assert ledger.read() is None
+    ledger.replace(10)
+    ledger.add(7)
+    assert SizeLedger(tmp_path / "size").read() == 17
+    nowhere = SizeLedger(tmp_path / "none" / "size")
+    nowhere.replace(1)
+    assert nowhere.read() is None

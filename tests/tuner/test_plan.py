@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -95,12 +96,31 @@ def test_nobody_gets_more_than_the_depth_and_whoever_is_searched_gets_something(
     assert (found.trials > 0) == (depth > 0 and grade is not Grade.EXACT)
 
 
+def test_a_search_that_came_to_its_end_and_is_doubted_gets_few_trials_and_not_what_is_left() -> None:
+    task = make_task("t")
+    doubted = own_record(task, state=RecordState.PUBLISHED, depth=32, trials=32, drift="slower")
+    on_the_way = own_record(task, depth=0, trials=31, run_id="r2")
+    match = known(task, Grade.STALE, doubted)
+    match = dataclasses.replace(match, priors=(*match.priors, *known(task, Grade.STALE, on_the_way).priors))
+    assert planned(task, match).trials == 8
+    assert planned(task, match, depth=64).trials == 64 - 31
+
+
 @pytest.mark.parametrize(("spent", "trials"), [(1, 31), (8, 24), (16, 16), (30, 2), (32, 1), (100, 1)])
 def test_an_unfinished_search_gets_what_is_left_and_at_least_one_trial(spent: int, trials: int) -> None:
     task = make_task("t")
     records = [own_record(task, depth=0, trials=n, run_id=str(n)) for n in (1, spent)]
     found = planned(task, known(task, Grade.STALE, *records))
     assert (found.trials, found.spent) == (trials, spent)
+
+
+def test_what_was_spent_in_another_environment_was_not_spent_here() -> None:
+    task = make_task("t")
+    match = known(task, Grade.STALE, own_record(task, depth=0, trials=30))
+    [here] = plan_tasks([task], [match], {task.workload.key: 32}, environment_key=ENVIRONMENT)
+    [elsewhere] = plan_tasks([task], [match], {task.workload.key: 32}, environment_key="another")
+    assert (here.trials, here.spent) == (2, 30)
+    assert (elsewhere.trials, elsewhere.spent) == (8, 0)
 
 
 def test_what_another_run_finished_and_nobody_published_is_taken_over_without_a_trial() -> None:

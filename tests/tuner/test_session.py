@@ -14,6 +14,7 @@ from bcd_registry.blobs.memory import MemoryBlobs
 from bcd_registry.catalog.sql import SqlCatalog
 from bcd_registry.model import Grade, NetworkSpec, PriorSource, RecordState
 from bcd_registry.registry import Registry
+from bcd_tuner.plan import UNTUNED_SKETCH
 from bcd_tuner.report import ProgressEvent, TuneReport
 from bcd_tuner.session import TuneRequest, plan, tune
 
@@ -180,6 +181,7 @@ def test_the_plan_says_what_the_tune_then_does(
 def test_the_next_version_begins_with_what_the_first_left(
     first: tuple[TuneReport, Observed], networks: dict[str, Path], shared: Registry
 ) -> None:
+    model = shared.latest_cost_model(first[0].target)
     report = run(request_of(networks, "v2"), shared)
     assert_sound(report)
     assert Grade.EXACT in {task.grade for task in report.tasks}
@@ -191,6 +193,14 @@ def test_the_next_version_begins_with_what_the_first_left(
     known = {r.id for r in shared.list_records(network=("tiny", "v1"), limit=1000)}
     children = [r for t in diffused for r in shared.list_records(workload=t.workload_key, limit=100)]
     assert {r.parent_id for r in children} & known
+    everything = shared.list_records(limit=10_000)
+    assert {r.parent_id for r in everything} <= {None, *(r.id for r in everything)}
+    ranked_by = {
+        run_id: {r.cost_model_id for r in everything if r.run_id == run_id and r.sketch != UNTUNED_SKETCH}
+        for run_id in (first[0].run_id, report.run_id)
+    }
+    assert model is not None
+    assert list(ranked_by.values()) == [{None}, {model.id}]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tvm.target import Target, codegen
@@ -75,9 +76,38 @@ def test_native_leaves_out_what_a_virtual_machine_hides(monkeypatch: pytest.Monk
 
 def test_features_are_instructions_not_preferences() -> None:
     features = isa_features(Target({"kind": "llvm", "mcpu": "x86-64-v4"}))
-    assert {"avx2", "avx512f", "fma", "sse4.2"} <= set(features)
+    assert {"64bit", "avx2", "avx512f", "bmi2", "fma", "sse4.2"} <= set(features)
     assert list(features) == sorted(features)
-    assert not [f for f in features if f.startswith(("prefer", "fast", "slow", "tuning", "false"))]
+
+
+X86_PREFERENCES = re.compile(r"(prefer|fast|slow|tuning|false|no|use|allow|branch|macro|lea|idiv|pad|sbb|vzero|er|fsr)\S*")
+ARM_PREFERENCES = re.compile(
+    r"(fuse|use|avoid|disable|slow|zc|aggressive|enable|balance|force|predictable|max|alu|addr|arith|cmp)\S*"
+)
+ARM_FAMILIES = re.compile(r"(a\d\d|apple|neoverse|cortex|thunderx|ampere|exynos|kryo|falkor|saphira|tsv|oryon|carmel|c1-)\S*")
+
+
+@pytest.mark.parametrize(
+    ("triple", "wanted", "unwanted"),
+    [
+        ("x86_64-linux-gnu", "avx512vnni", X86_PREFERENCES),
+        ("aarch64-linux-gnu", "sve2", ARM_PREFERENCES),
+        ("aarch64-linux-gnu", "dotprod", ARM_FAMILIES),
+        ("arm64-apple-macos", "fullfp16", ARM_FAMILIES),
+    ],
+)
+def test_no_cpu_has_a_preference_or_a_family_for_a_feature(triple: str, wanted: str, unwanted: re.Pattern[str]) -> None:
+    found = set()
+    for cpu in map(str, codegen.llvm_get_cpu_archlist(Target({"kind": "llvm", "mtriple": triple}))):
+        found |= set(isa_features(Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})))
+    assert wanted in found
+    assert not [feature for feature in found if unwanted.fullmatch(feature)]
+
+
+def test_what_only_systems_use_is_no_feature() -> None:
+    features = isa_features(Target({"kind": "llvm", "mcpu": "sapphirerapids"}))
+    assert {"amx-bf16", "avx512fp16"} <= set(features)
+    assert not {"clwb", "clflushopt", "movdir64b", "invpcid", "xsaves", "rdseed", "waitpkg"} & set(features)
 
 
 def test_a_canonical_target_makes_the_same_target_again() -> None:
@@ -91,8 +121,8 @@ def test_environment_is_plain_json_and_the_same_each_time() -> None:
     target = resolve_target("native", cores=2)
     first, second = (current_environment(target, {"repeat": 3}).as_json() for _ in range(2))
     assert json.loads(json.dumps(first)) == first
-    names = {"tvm", "tvm_ffi", "llvm", "target", "isa", "cores", "measurement", "cpu_model", "calibration_ms"}
+    names = {"tvm", "tvm_ffi", "llvm", "target", "isa", "cores", "measurement", "cpu_model", "calibration_ms", "load"}
     assert set(first) == names
-    noted = {"calibration_ms"}
+    noted = {"calibration_ms", "load"}
     assert {k: first[k] for k in names - noted} == {k: second[k] for k in names - noted}
     assert 0 < calibration_ms() < 100

@@ -129,16 +129,20 @@ def check_network(untuned: CompiledNetwork, tuned: CompiledNetwork, inputs: Arra
     """Compare the outputs with each other and with onnxruntime's, then time all of them in turns."""
     expected = untuned(inputs)
     outputs = difference(expected, tuned(inputs))
-    reference = difference([np.asarray(o) for o in onnxruntime()], expected) if onnxruntime else None
+    as_onnxruntime = import_difference(onnxruntime(), expected) if onnxruntime else None
     calls = [untuned.bind(inputs), tuned.bind(inputs), *([onnxruntime] if onnxruntime else [])]
     times = time_in_turns(calls)
     for _ in range(_TIMINGS - 1):
         if _slower(times[0], times[1]):
             times = time_in_turns(calls)
     worst = outputs.error or f"largest difference {outputs.max_abs_error:.2g}"
-    near = reference is not None and reference.max_abs_error <= _IMPORT_TOLERANCE
-    as_onnxruntime = None if reference is None else "" if near else reference.error
     return NetworkCheck(outputs.equal, worst, times[0], times[1], times[2] if onnxruntime else (), as_onnxruntime)
+
+
+def import_difference(onnxruntime: Sequence[Any], expected: Arrays) -> str:
+    """How the untuned network's outputs differ from onnxruntime's; empty when they do not."""
+    found = difference([np.asarray(output) for output in onnxruntime], expected)
+    return "" if found.max_abs_error <= _IMPORT_TOLERANCE else found.error
 
 
 def _slower(untuned_s: Sequence[float], tuned_s: Sequence[float]) -> bool:
@@ -146,13 +150,13 @@ def _slower(untuned_s: Sequence[float], tuned_s: Sequence[float]) -> bool:
     return spread(tuned_s)[0] > _SLOWER * spread(untuned_s)[0]
 
 
-def time_in_turns(calls: Sequence[Call], target_s: float = _TARGET_S) -> list[tuple[float, ...]]:
+def time_in_turns(calls: Sequence[Call], target_s: float = _TARGET_S, turns: int | None = None) -> list[tuple[float, ...]]:
     """Seconds of each run of each call. They take turns run by run, so that whatever disturbs one disturbs all.
 
-    Each gets a warm-up, then as many turns as fit into `target_s` for each call, at least 7.
+    Each gets a warm-up, then `turns`, by default as many as fit into `target_s` for each call, at least 7.
     """
     once = [_warm_up(call) for call in calls]
-    n_turns = max(_MIN_RUNS, min(_MAX_RUNS, math.ceil(target_s * len(calls) / sum(once))))
+    n_turns = turns or max(_MIN_RUNS, min(_MAX_RUNS, math.ceil(target_s * len(calls) / sum(once))))
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(n_turns):
         for call, runs in zip(calls, times, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
@@ -25,7 +26,7 @@ def current_environment(target: Target, measurement: Mapping[str, Json]) -> Envi
 
     Args:
         target: What code is generated for.
-        measurement: How latency is measured: `WarmPool.measurement`.
+        measurement: How latency is measured: `WarmPool.measurement`. Its programs run on as many threads as there are cores.
     """
     return Environment(
         {
@@ -38,6 +39,7 @@ def current_environment(target: Target, measurement: Mapping[str, Json]) -> Envi
             "measurement": dict(sorted(measurement.items())),
             "cpu_model": cpu_model(),
             "calibration_ms": calibration_ms(),
+            "load": machine_load(),
         }
     )
 
@@ -50,6 +52,14 @@ def cpu_model() -> str:
         return platform.processor() or platform.machine()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
+
+
+def machine_load() -> float | None:
+    """How many processes ran or waited in the last minute, on average; None where the system does not say."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except (AttributeError, OSError):
+        return None
 
 
 def calibration_ms() -> float:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import io
 import math
 import time
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +18,8 @@ from numpy.typing import NDArray
 
 from bcd_registry.errors import CostModelError
 from bcd_registry.model import CostModelSnapshot, digest_of
+
+from .snapshot_bytes import check_booster, read_arrays
 
 Floats = NDArray[np.float32]
 
@@ -165,6 +165,7 @@ class LatencyModel:
             raise CostModelError(f"the snapshot was written by xgboost {theirs}, {ours} is installed")
         if snapshot.metadata.get("booster") != digest_of(snapshot.booster):  # xgboost crashes or hangs on broken bytes
             raise CostModelError("the snapshot's booster is damaged")
+        check_booster(snapshot.booster, feature_width)
         booster = xgboost.Booster(self._params)
         try:
             booster.load_model(bytearray(snapshot.booster))
@@ -247,11 +248,7 @@ def _pack(samples: Samples) -> bytes:
 
 
 def _unpack(data: bytes, feature_width: int) -> Samples:
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            features, latencies, workloads, clusters = (file[name] for name in _ARRAYS)
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise CostModelError("the snapshot's samples cannot be read") from error
+    features, latencies, workloads, clusters = read_arrays(data, _ARRAYS)
     n = len(features)
     if features.shape != (n, feature_width) or any(column.shape != (n,) for column in (latencies, workloads, clusters)):
         raise CostModelError(f"the snapshot's samples have the shape {features.shape}, ({n}, {feature_width}) expected")

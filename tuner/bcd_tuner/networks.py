@@ -1,5 +1,7 @@
 """Where a network comes from: an ONNX file, a file inside an installed package, or an exported torch program.
 
+A model of MLflow is one of these once it was downloaded (`mlflow_networks.py`).
+
 Imported networks have fixed shapes and their parameters bound as constants.
 """
 
@@ -28,6 +30,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from bcd_registry.errors import ConfigError, MeasureError, NetworkError
 from bcd_registry.model import NetworkSpec
+from bcd_registry.model_uri import is_model_uri
 
 try:
     import onnxruntime
@@ -73,7 +76,7 @@ def import_network(spec: NetworkSpec) -> ImportedNetwork:
         NetworkError: It cannot be found, read or imported, or has open dimensions.
         ConfigError: `shapes` or `dtypes` name an input that is not there, or have another rank.
     """
-    path = source_path(spec.source)
+    path = Path(spec.file) if spec.file else source_path(spec.source)
     data = _read(path)
     digest = hashlib.sha256(data).hexdigest()
     suffix = path.suffix.lower()
@@ -90,8 +93,10 @@ def source_path(source: str) -> Path:
     """The file that a source names; a package is found but not imported.
 
     Raises:
-        NetworkError: No such package.
+        NetworkError: No such package, or a model of MLflow, which is to be downloaded first.
     """
+    if is_model_uri(source):
+        raise NetworkError(f"{source} was not downloaded", hint="bcd_tuner.mlflow_networks.fetch_network does that")
     if not source.startswith("package:"):
         return Path(source).expanduser()
     package, _, inner = source.removeprefix("package:").partition("/")

@@ -39,6 +39,7 @@ class PlannedTask:
         cluster: Name of its cluster in this run: the signature unless another clustering was asked for.
         finished: What another run found in this environment, in a search at least as deep that came to its end but is not
             published: it is checked as this run's own, without a trial.
+        environment_key: The environment of this run: what was spent in another was not spent here.
     """
 
     task: Task
@@ -49,11 +50,12 @@ class PlannedTask:
     waits_for: str | None
     cluster: str
     finished: TuningRecord | None = None
+    environment_key: str = ""
 
     @property
     def spent(self) -> int:
         """Trials that earlier runs spent on this very workload in a search that did not come to its end."""
-        return _spent(self.match)
+        return _spent(self.match, self.environment_key)
 
     def trials_if_misled(self, waste: float) -> int:
         """Trials once its priors misled: a search from nothing, and at most the share `waste` of one on top."""
@@ -109,13 +111,15 @@ def plan_tasks(
 
 def _plan_known(task: Task, match: Match, depth: int, cluster: str, environment_key: str) -> PlannedTask:
     if match.grade is Grade.STALE and (finished := _finished(match, depth, environment_key)) is not None:
-        return PlannedTask(task, match, depth, 0, PriorSource.REGISTRY, None, cluster, finished)
+        return PlannedTask(task, match, depth, 0, PriorSource.REGISTRY, None, cluster, finished, environment_key)
     trials = max(_LEAST_TRIALS, math.ceil(depth * _SHARE_OF_DEPTH[match.grade]))
     if match.grade is Grade.EXACT:
         trials = 0
-    elif spent := _spent(match):
+    elif (spent := _spent(match, environment_key)) and not _came_to_its_end(match, depth):
         trials = max(1, depth - spent)  # one is enough to measure the best of an earlier run again
-    planned = PlannedTask(task, match, depth, min(depth, trials), PriorSource.REGISTRY, None, cluster)
+    planned = PlannedTask(
+        task, match, depth, min(depth, trials), PriorSource.REGISTRY, None, cluster, environment_key=environment_key
+    )
     useful = match.grade is Grade.EXACT or planned.priors
     return planned if useful else dataclasses.replace(planned, prior=PriorSource.NONE)
 
@@ -127,10 +131,17 @@ def _finished(match: Match, depth: int, environment_key: str) -> TuningRecord | 
     return min((r for r in unpublished if r.environment_key == environment_key), key=lambda r: r.median_s, default=None)
 
 
-def _spent(match: Match) -> int:
-    """Trials that an unfinished search of this very workload spent already; 0 when there was none."""
+def _spent(match: Match, environment_key: str) -> int:
+    """Trials that an unfinished search of this very workload spent already in the environment, or in any when it is empty."""
     own = [p.record for p in match.priors if p.grade is Grade.STALE and p.record.workload_key == match.workload.key]
-    return max((r.trials for r in own if r.depth == 0 or r.state is RecordState.MEASURED), default=0)
+    here = [r for r in own if environment_key in ("", r.environment_key)]
+    return max((r.trials for r in here if r.depth == 0 or r.state is RecordState.MEASURED), default=0)
+
+
+def _came_to_its_end(match: Match, depth: int) -> bool:
+    """Whether a search of this very workload did, whose result is doubted now: nothing is left to go on with."""
+    own = (p.record for p in match.priors if p.record.workload_key == match.workload.key)
+    return any(r.state is RecordState.PUBLISHED and r.depth >= depth for r in own)
 
 
 def _plan_sibling(planned: PlannedTask, leader: str | None) -> PlannedTask:

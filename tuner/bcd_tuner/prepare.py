@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule import TuneContext
 from tvm.target import Target
 
-from bcd_registry.errors import CorruptBlob
-from bcd_registry.model import Environment, Grade, Match, NetworkSpec, Task
-from bcd_registry.registry import Registry
+from bcd_registry.errors import CorruptBlob, NotFound
+from bcd_registry.model import Environment, Grade, Match, NetworkSpec, NetworkVersion, Task, Workload
 from bcd_registry.staleness import environment_key
 
 from .clustering import Clustering, clusters_of
@@ -23,6 +23,16 @@ from .space import read_space
 from .tasks import LoweredNetwork, lower
 
 _FRESH = "the registry was not asked (--fresh)"
+
+
+class Lookups(Protocol):
+    """What planning asks of a registry; a lock may answer in its place."""
+
+    def lookup(self, workloads: Sequence[Workload], environment: Environment, depths: Mapping[str, int]) -> list[Match]:
+        """One match for each workload, in order; the records in it carry their traces."""
+
+    def quarantine(self, ids: Sequence[str], reason: str) -> None:
+        """Serve the records no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,7 @@ class Planner:
     """Looks tasks up and plans them: all of them at the start, and those of one cluster again when another run worked on it."""
 
     lowered: LoweredNetwork
-    registry: Registry
+    registry: Lookups
     environment: Environment
     depths: Mapping[str, int]
     clusters: Mapping[str, str]
@@ -74,20 +84,24 @@ class Planner:
     def plan(self, tasks: Sequence[Task], reused: dict[str, Schedule], *, fresh: bool = False) -> list[PlannedTask]:
         """What to do with the tasks; a schedule that does not replay is quarantined, and its task looked up again.
 
+        So is a prior of another environment, most often of another release of TVM, that does not replay on its own workload.
+
         Args:
             reused: Takes the schedules of what needs no search, by workload key.
             fresh: Ask the registry for nothing.
         """
         if fresh:
             return self._planned(tasks, [_cold(task) for task in tasks])
+        replayed: set[str] = set()
         while True:
             workloads = [task.workload for task in tasks]
             planned = self._planned(tasks, self.registry.lookup(workloads, self.environment, self.depths))
-            broken = self._replay(planned, reused)
+            broken = [*self._replay(planned, reused), *self._replay_priors(planned, replayed)]
             if not broken:
                 return planned
             for record_id, reason in broken:
-                self.registry.quarantine([record_id], reason)
+                with contextlib.suppress(NotFound):  # removed meanwhile
+                    self.registry.quarantine([record_id], reason)
 
     def _planned(self, tasks: Sequence[Task], matches: Sequence[Match]) -> list[PlannedTask]:
         return plan_tasks(tasks, matches, self.depths, self.clusters, environment_key(self.environment))
@@ -106,11 +120,28 @@ class Planner:
                 broken.append((record.id, error.message))
         return broken
 
+    def _replay_priors(self, planned: Sequence[PlannedTask], replayed: set[str]) -> list[tuple[str, str]]:
+        """Add the ids of own priors of other environments that replay to `replayed`; the others, each with the reason."""
+        modules = {item.task.workload.key: item.mod for item in self.lowered.tasks}
+        here = environment_key(self.environment)
+        broken = []
+        for item in planned:
+            own = [p.record for p in item.priors if p.record.workload_key == item.task.workload.key]
+            for record in own:
+                if record.environment_key == here or record.id in replayed:
+                    continue
+                try:
+                    replay(modules[record.workload_key], record.trace)
+                    replayed.add(record.id)
+                except CorruptBlob as error:
+                    broken.append((record.id, error.message))
+        return broken
+
 
 def prepare(
     network: ImportedNetwork,
     lowered: LoweredNetwork,
-    registry: Registry,
+    registry: Lookups,
     environment: Environment,
     *,
     trials: int,
@@ -123,6 +154,13 @@ def prepare(
     planner = Planner(lowered, registry, environment, depths_of(tasks, trials), clusters)
     reused: dict[str, Schedule] = {}
     return Prepared(network, lowered, tuple(planner.plan(tasks, reused, fresh=fresh)), reused, planner)
+
+
+def version_of(network: ImportedNetwork, tasks: Sequence[Task]) -> NetworkVersion:
+    """The network as the catalog and locks know it."""
+    spec = network.spec
+    shapes = {i.name: i.shape for i in network.inputs}
+    return NetworkVersion(spec.name, spec.version, spec.source, network.digest, shapes, tuple(tasks))
 
 
 def _first_sketch(lowered: LoweredNetwork, task: Task) -> str:

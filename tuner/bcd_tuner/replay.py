@@ -12,6 +12,8 @@ from tvm.tirx import FloatImm, IntImm
 from bcd_registry.errors import CorruptBlob
 from bcd_registry.model import Json
 
+from .trace_forms import checked_trace
+
 
 def trace_as_json(schedule: Schedule) -> Json:
     """The whole trace, postprocessing included, as plain JSON."""
@@ -31,11 +33,12 @@ def replay(mod: Any, trace: Json) -> Schedule:
     """Apply a stored trace to a task's module.
 
     Raises:
-        CorruptBlob: The trace does not fit the module.
+        CorruptBlob: The trace is none, or does not fit the module.
     """
+    checked = checked_trace(trace)
     schedule = Schedule(mod)
     try:
-        Trace.apply_json_to_schedule(trace, schedule)
+        Trace.apply_json_to_schedule(checked, schedule)
     except Exception as error:  # TVM raises whatever its C++ does; each of them means that the trace does not fit
         raise CorruptBlob(f"the trace does not replay: {str(error).strip().splitlines()[-1][:200]}") from error
     return schedule

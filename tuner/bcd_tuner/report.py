@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bcd_registry.model import Grade, PriorSource
+from bcd_registry.model import Decision, Grade, PriorSource
 
 SCHEMA = 1
 """Version of the JSON that `tune --json` and `plan --json` print."""
@@ -111,6 +111,8 @@ class TaskReport:
         after_ms: Measured latency of what is used now; never above `before_ms` beyond noise.
         checked: Its output equals the untuned program's.
         note: Why it is as it is, for people.
+        decisions: Of the schedule in use; empty for the untuned program.
+        curve: Its own best latency against its own trials, and against the seconds of the run.
     """
 
     name: str
@@ -126,6 +128,8 @@ class TaskReport:
     after_ms: float | None
     checked: bool
     note: str
+    decisions: tuple[Decision, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,10 @@ class TuneReport:
         equals_onnxruntime: The imported network's outputs equal onnxruntime's; None where it is not installed.
         interrupted: Cut short by Ctrl-C: what was found is kept as priors, and nothing was checked.
         cut_short: The time budget ended the search: unfinished tasks are priors for the next run.
+        environment: Key of the environment that it was measured in.
+        cpu_model: The processor; a note in the environment, so not part of its key.
+        refuted: Priors that misled a task, so that the registry was told.
+        mlflow_experiment_id: Where MLflow keeps the run `mlflow_run_id`; None when it has none.
         notes: Warnings for people, one line each.
     """
 
@@ -218,6 +226,10 @@ class TuneReport:
     cost_model: dict[str, Any] = field(default_factory=dict)
     mlflow_run_id: str | None = None
     curve_png: str | None = None
+    environment: str = ""
+    cpu_model: str = ""
+    refuted: int = 0
+    mlflow_experiment_id: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The object that `tune --json` prints."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import statistics
@@ -69,6 +70,7 @@ class Surroundings:
     Attributes:
         keep: Whether records go to the registry while the run goes on.
         stop_at: Value of `clock` after which no round begins; infinite without a time budget.
+        cost_model_id: The stored snapshot that the cost model began with.
         leases: Keep runs at work at the same time apart; None works as if alone.
         refresh: Plans tasks of one cluster again that another run may have searched.
     """
@@ -83,6 +85,7 @@ class Surroundings:
     seed: int
     threads: int
     stop_at: float
+    cost_model_id: str | None = None
     leases: ClusterLeases | None = None
     refresh: Callable[[Sequence[TaskRun]], None] | None = None
     clock: Callable[[], float] = time.monotonic
@@ -111,6 +114,7 @@ class Tuning:
         self._search_s = 0.0
         self._rows: dict[int, tuple[Any, Floats]] = {}  # with the candidate, so that no other can take its id
         self._by_key = {run.key: run for run in runs}
+        self._kept: set[str] = set()
 
     def run(self, observe: Callable[[Step], None], waiting: Callable[[int], None] | None = None) -> None:
         """Round after round until nothing is granted any more or the time is up; what the callbacks raise ends it cleanly.
@@ -306,12 +310,14 @@ class Tuning:
         return priors
 
     def _best_of(self, run: TaskRun, own: Workload, grade: Grade, n: int) -> list[Prior]:
-        """The best measured candidates of another task of this run, to diffuse from."""
+        """The best measured candidates of another task of this run, to diffuse from; kept, so that lineage has no gap."""
         assert run.search is not None
         workload = run.planned.task.workload
         measured = (c for c in run.search.measured if c.latency_s is not None and math.isfinite(c.latency_s))
-        best = sorted(measured, key=lambda c: c.latency_s or 0.0)[:n]
-        return [Prior(self.record(run, c), workload, _nearness(workload, own), grade) for c in best]
+        records = [self.record(run, c) for c in sorted(measured, key=lambda c: c.latency_s or 0.0)[:n]]
+        if unknown := [record for record in records if record.id not in self._kept]:
+            self._keep_records(run, unknown)
+        return [Prior(record, workload, _nearness(workload, own), grade) for record in records]
 
     def _score(self, task: TaskRun, measure: Sequence[Any]) -> Any:
         if not measure or len(self._around.model.samples) == 0:
@@ -352,6 +358,7 @@ class Tuning:
         fences = leases.fences(cluster) if leases else ()
         try:
             self._give(Results(kept=tuple(records)), fences)
+            self._kept.update(record.id for record in records)
         except Conflict:
             assert leases is not None
             leases.lose(cluster)
@@ -374,7 +381,9 @@ class Tuning:
     def record(self, task: TaskRun, candidate: Candidate) -> TuningRecord:
         """The record of a measured candidate, as the registry keeps it."""
         trace = trace_as_json(candidate.schedule)
-        return self._fill(task, trace, candidate.sketch, candidate.decisions, candidate.run_times_s, candidate.parent_id)
+        found = self._fill(task, trace, candidate.sketch, candidate.decisions, candidate.run_times_s, candidate.parent_id)
+        ranked_by = None if candidate is task.adopted else self._around.cost_model_id
+        return dataclasses.replace(found, cost_model_id=ranked_by)
 
     def _fill(
         self,

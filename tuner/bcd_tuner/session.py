@@ -9,23 +9,25 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from bcd_registry.errors import BcdError, ConfigError, CostModelError, RegistryError, StoreUnavailable
+from bcd_registry.frozen import FrozenLookup
+from bcd_registry.lock import Lock
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
     Json,
     NetworkSpec,
-    NetworkVersion,
     RunSummary,
     canonical_json,
 )
 from bcd_registry.registry import Registry
 from bcd_registry.spool import Outbox, Results
 
+from .canary import check_before_reuse, distrust
 from .check import Checked, check_winners
 from .clustering import Clustering
 from .compile import NetworkCheck, check_network, compile_both
@@ -34,8 +36,9 @@ from .environment import current_environment
 from .latency_model import LatencyModel
 from .light_import import import_intrinsics
 from .networks import ImportedNetwork, make_inputs, onnxruntime_call
+from .pictures import CURVE_PNG, save_pictures
 from .plan import PlannedTask, expectation, seconds_a_trial
-from .prepare import Prepared, prepare, read_and_lower, saved_trials
+from .prepare import Lookups, Prepared, prepare, read_and_lower, saved_trials, version_of
 from .report import Plan, ProgressEvent, ProgressSink, Saving, TuneReport
 from .rounds import Step, Surroundings, Tuning
 from .scheduling import TaskRun
@@ -45,7 +48,7 @@ from .summary import Clock, build_report
 from .targets import canonical_target, resolve_target, usable_cores, use_threads
 from .tasks import LoweredNetwork
 from .tracking import Tracker
-from .workers import WarmPool
+from .workers import Counters, WarmPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class TuneRequest:
         pretrain: Let the cost model learn from other clusters, of this run and of the registry.
         fine_tune: Let it add trees for each cluster.
         keep_layout: Leave convolutions in the layout of the model: for comparison.
+        canary: Records to measure again before they are reused.
+        lock: Use exactly the records that it names, and do no trial.
     """
 
     spec: NetworkSpec
@@ -71,11 +76,17 @@ class TuneRequest:
     pretrain: bool = True
     fine_tune: bool = True
     keep_layout: bool = False
+    canary: int = 0
+    lock: Lock | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a seed that no generator takes."""
+        """Refuse numbers that make no sense, and a lock that nothing is to be asked of."""
         if self.seed < 0:
             raise ConfigError(f"the seed is {self.seed}", hint="give 0 or more")
+        if self.canary < 0:
+            raise ConfigError(f"{self.canary} records cannot be measured again", hint="give 0 or more")
+        if self.lock is not None and self.fresh:
+            raise ConfigError("--fresh and --frozen contradict each other", hint="leave one of them out")
 
 
 def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) -> Plan:
@@ -85,6 +96,15 @@ def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) ->
         ConfigError: The target or a shape is wrong.
         NetworkError: The network cannot be read.
         RegistryError: The registry cannot be used.
+    """
+    return look_up(request, registry, progress=progress)[1]
+
+
+def look_up(request: TuneRequest, registry: Registry, *, progress: ProgressSink) -> tuple[Prepared, Plan]:
+    """The network's tasks with what the registry knows of each, and what `plan` says of them.
+
+    Raises:
+        BcdError: See `plan`.
     """
     spec = request.spec
     target = resolve_target(spec.target)
@@ -97,7 +117,7 @@ def plan(request: TuneRequest, registry: Registry, *, progress: ProgressSink) ->
         network, lowered, registry, environment, trials=spec.trials, fresh=request.fresh, clustering=request.clustering
     )
     runs = registry.list_runs()
-    return expectation(spec.name, spec.version, canonical_json(canonical_target(target)), prepared.planned, runs)
+    return prepared, expectation(spec.name, spec.version, canonical_json(canonical_target(target)), prepared.planned, runs)
 
 
 def tune(
@@ -118,7 +138,7 @@ def tune(
     Args:
         progress: Called from this thread with each step.
         tracker: Where the run is logged; its failures are notes, not errors.
-        output_dir: Where the picture of the tuning curve goes; None draws none.
+        output_dir: Where the pictures go; None draws none.
         open_outbox: Makes the way of what the run of an id finds; by default it goes to the registry alone.
 
     Raises:
@@ -127,9 +147,10 @@ def tune(
         RegistryError: The registry cannot be used.
         MeasureError: No worker can start, or the network does not compile.
     """
-    run = _Run(request, registry, progress, open_outbox)
-    report = run.execute()
-    return run.finish(report, tracker, output_dir)
+    with tracker or nullcontext():
+        run = _Run(request, registry, progress, open_outbox)
+        report = run.execute()
+        return run.finish(report, tracker, output_dir)
 
 
 class _Run:
@@ -144,6 +165,7 @@ class _Run:
         self._outbox = open_outbox(self._id) if open_outbox else Outbox(registry, None)
         self._notes: list[str] = []
         self._environment_key = ""
+        self._cost_model_id: str | None = None
         self._weights: Mapping[str, int] = {}
         self._environment: Mapping[str, Json] = {}
         self._target = resolve_target(request.spec.target)
@@ -162,6 +184,8 @@ class _Run:
             environment = current_environment(self._target, pool.measurement)
             self._say("lookup", f"looking up {len(lowered.tasks)} tasks")
             prepared = self._prepare(network, lowered, environment)
+            if self._request.canary:
+                prepared = self._check_before_reuse(prepared, pool, lambda: self._prepare(network, lowered, environment))
             model = self._open_model()
             around = self._surroundings(pool, executor, model, self._register(prepared, environment), prepared)
             self._weights = {task.workload.key: task.weight for task in prepared.tasks}
@@ -176,20 +200,40 @@ class _Run:
 
     def _prepare(self, network: ImportedNetwork, lowered: LoweredNetwork, environment: Environment) -> Prepared:
         """Look up and plan; a registry that stops to answer is reported, and asked for nothing."""
+        lock = self._request.lock
+        version = version_of(network, [item.task for item in lowered.tasks])
+        lookups: Lookups = FrozenLookup(self._registry, lock, version) if lock else self._registry
         look_up = functools.partial(
             prepare,
             network,
             lowered,
-            self._registry,
+            lookups,
             environment,
-            trials=self._spec.trials,
+            trials=0 if lock else self._spec.trials,
             clustering=self._request.clustering,
         )
         try:
             return look_up(fresh=self._request.fresh)
         except StoreUnavailable as error:
+            if lock:
+                raise
             self._notes.append(f"the registry was not asked: {error.message}")
             return look_up(fresh=True)
+
+    def _check_before_reuse(self, prepared: Prepared, pool: WarmPool, look_up: Callable[[], Prepared]) -> Prepared:
+        """Measure some of what would be reused again; what no longer holds is looked up once more, and is a prior at most."""
+        found, notes = check_before_reuse(
+            prepared,
+            self._registry,
+            pool,
+            self._request.canary,
+            spec=self._spec,
+            seed=self._request.seed,
+            say=functools.partial(self._say, "check"),
+        )
+        self._notes += notes
+        pool.counters = Counters()  # what it took is no tuning
+        return distrust(look_up(), found.drifted) if found.drifted or found.failed else prepared
 
     def _refresh(self, prepared: Prepared, runs: Sequence[TaskRun]) -> None:
         """Plan the tasks of one cluster again when another run has searched one of them since they were looked up."""
@@ -209,22 +253,23 @@ class _Run:
                 _take_known(run, prepared)
 
     def finish(self, report: TuneReport, tracker: Tracker | None, output_dir: Path | None) -> TuneReport:
-        """Keep the run, draw the picture and log it; the report with what came of that."""
+        """Keep the run, draw the pictures and log it; the report with what came of that."""
         notes = list(report.notes)
-        picture = None
-        if output_dir is not None and len(report.curve) > 1:
+        pictures: Mapping[str, Path] = {}
+        if output_dir is not None:
             try:
-                picture = self._draw(report, output_dir)
+                pictures = self._draw(report, output_dir)
             except OSError as error:
-                notes.append(f"the picture was not drawn: {error.strerror or error}")
-        tracked = tracker.log(report, params=self._params(), picture=picture) if tracker else None
+                notes.append(f"the pictures were not drawn: {error.strerror or error}")
+        tracked = tracker.log(report, params=self._params(), pictures=pictures) if tracker else None
         if tracked and tracked.note:
             notes.append(tracked.note)
         report = dataclasses.replace(
             report,
             notes=tuple(notes),
             mlflow_run_id=tracked.run_id if tracked else None,
-            curve_png=str(picture) if picture else None,
+            mlflow_experiment_id=tracked.experiment_id if tracked else None,
+            curve_png=str(pictures[CURVE_PNG]) if CURVE_PNG in pictures else None,
             wall_s=self._clock.elapsed_s,
         )
         self._keep_run(report)
@@ -264,6 +309,8 @@ class _Run:
             interrupted=interrupted,
             notes=self._notes,
             model=model,
+            environment_key=self._environment_key,
+            cpu_model=str(self._environment.get("cpu_model") or ""),
         )
 
     def _earlier_runs(self) -> list[RunSummary]:
@@ -307,9 +354,7 @@ class _Run:
 
     def _register(self, prepared: Prepared, environment: Environment) -> str:
         """Store what records will refer to, and return the environment's key."""
-        spec, network = self._spec, prepared.network
-        shapes = {i.name: i.shape for i in network.inputs}
-        version = NetworkVersion(spec.name, spec.version, spec.source, network.digest, shapes, tuple(prepared.tasks))
+        version = version_of(prepared.network, prepared.tasks)
         self._environment = environment.fields
         self._environment_key = self._outbox.register(version, environment)
         return self._environment_key
@@ -329,6 +374,7 @@ class _Run:
             seed=self._request.seed,
             threads=self._cores,
             stop_at=time.monotonic() + budget if budget is not None else float("inf"),
+            cost_model_id=self._cost_model_id,
             leases=None if self._request.fresh else ClusterLeases(self._registry, self._id, environment_key),
             refresh=functools.partial(self._refresh, prepared),
         )
@@ -342,6 +388,7 @@ class _Run:
                 snapshot = self._registry.latest_cost_model(self._target_text)
                 if snapshot is not None:
                     model.pretrain(snapshot, FEATURE_WIDTH)
+                    self._cost_model_id = snapshot.id
             except (CostModelError, RegistryError) as error:
                 self._notes.append(f"the stored cost model is not used: {error.message}")
         return model
@@ -394,11 +441,9 @@ class _Run:
             "fresh": self._request.fresh,
         }
 
-    def _draw(self, report: TuneReport, output_dir: Path) -> Path:
-        from .pictures import save_tuning_curves
-
+    def _draw(self, report: TuneReport, output_dir: Path) -> Mapping[str, Path]:
         name = "-".join(part for part in (report.network, report.version, report.run_id[:8]) if part)
-        return save_tuning_curves(report, output_dir / f"{name}.png")
+        return save_pictures(report, output_dir, name)
 
     def _keep_run(self, report: TuneReport) -> None:
         run = RunSummary(

@@ -10,6 +10,7 @@ take them out: `["i", dtype, value]`, `["f", dtype, value]` and `["shape", ...]`
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,9 @@ _OPERANDS: dict[type, tuple[str, ...]] = {
 
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max", "call"})
 _CONDITIONALS = frozenset({"prim.if_then_else", "tirx.if_then_else"})  # the last two operands are the values
+_RENAMED = {f"tirx.{name}": f"prim.{name}" for name in ("ceil", "clz", "if_then_else", "likely", "log2")}
+"""Operators that TVM 0.27 moved to another dialect: under either name they are one, and have one key."""
+
 _UNKNOWN = "this operator cannot be given a key yet: please report it with the network"
 _IGNORED_ATTRS = frozenset({"global_symbol", "op_pattern", "layout_free_buffers", "target"})
 
@@ -96,18 +100,35 @@ def workload_of(mod: IRModule, op: str = "") -> Workload:
     """
     found = describe(mod)
     text = canonical_json(found.document)
-    buffers = found.document["buffers"]
     return Workload(
         key=digest_of(str(KEY_SCHEME), "workload", text),
-        cluster=digest_of(str(KEY_SCHEME), "cluster", canonical_json(erase(found.document))),
         anchor=digest_of(str(KEY_SCHEME), "anchor", canonical_json(erase(found.main_block))),
-        extents=tuple(_extents(found.document["body"])),
-        flops=sum(flops for flops, _ in _leaf_blocks(found.document["body"])),
-        bytes_moved=float(sum(_n_bytes(buffers[p[1]]) for p in found.document["params"] if p[0] == "buffer")),
         op=op or "+".join(found.block_names),
         description=text,
         anchor_extents=tuple(_extents(found.main_block["body"])),
+        **_following(found.document),
     )
+
+
+def contradiction(workload: Workload) -> str:
+    """What of a workload does not follow from its description; empty when all does. What its main block is cannot be told."""
+    try:
+        following = _following(json.loads(workload.description))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+        return "its description is of no workload"
+    wrong = [name for name, value in following.items() if getattr(workload, name) != value]
+    return f"its description says another {wrong[0]}" if wrong else ""
+
+
+def _following(document: Json) -> dict[str, Json]:
+    """Fields of a workload that follow from the document of its description."""
+    buffers = document["buffers"]
+    return {
+        "cluster": digest_of(str(KEY_SCHEME), "cluster", canonical_json(erase(document))),
+        "extents": tuple(_extents(document["body"])),
+        "flops": sum(flops for flops, _ in _leaf_blocks(document["body"])),
+        "bytes_moved": float(sum(_n_bytes(buffers[p[1]]) for p in document["params"] if p[0] == "buffer")),
+    }
 
 
 def erase(node: Json) -> Json:
@@ -216,7 +237,7 @@ class _Walk:
     def block(self, block: Any) -> Json:
         """A block with its iterators, accesses, initial value and body."""
         iterators = [
-            ["iter", int(i.iter_type), self.variable(i.var), self.expression(i.dom.min), self.expression(i.dom.extent)]
+            ["iter", int(i.iter_type), self.variable(i.var), *self._range(i.dom), *filter(None, [str(i.thread_tag)])]
             for i in block.iter_vars
         ]
         return [
@@ -249,10 +270,15 @@ class _Walk:
         shape = ["shape", *(self.expression(s) for s in ty.shape)]
         unusual = [strides, self.expression(ty.elem_offset), layout, [int(ty.data_alignment), int(ty.offset_factor)]]
         usual = [[], ["i", unusual[1][1], 0], None, [64, 1]]
+        if addresses := [self.expression(a) for a in ty.allocated_addr]:
+            unusual.append(addresses)
         return ["type", str(ty.dtype), shape, str(ty.storage_scope), *([] if unusual == usual else unusual)]
 
+    def _range(self, found: Any) -> Json:
+        return [self.expression(found.min), self.expression(found.extent)]
+
     def _region(self, region: Any) -> Json:
-        ranges = [[self.expression(r.min), self.expression(r.extent)] for r in region.region]
+        ranges = [self._range(r) for r in region.region]
         return ["region", self.buffer(region.source), ranges]
 
     def _call(self, call: Any) -> Json:
@@ -260,7 +286,8 @@ class _Walk:
             self._rule({}, type(call.op))
         attrs = None if call.attrs is None else _attribute(dict(call.attrs.items()))
         types = [str(call.ty), *map(str, call.ty_args)]
-        return ["call", str(call.op.name), types, attrs, *(self.expression(a) for a in call.args)]
+        name = str(call.op.name)
+        return ["call", _RENAMED.get(name, name), types, attrs, *(self.expression(a) for a in call.args)]
 
     def _for(self, loop: Any) -> Json:
         bounds = [self.expression(loop.min), self.expression(loop.extent)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bcd_registry.model import Grade, NetworkSpec
@@ -12,8 +14,8 @@ from bcd_registry.model import Grade, NetworkSpec
 from .compile import NetworkCheck, spread
 from .latency_model import LatencyModel
 from .plan import UNTUNED_SKETCH
-from .report import Latency, Saving, TaskReport, TimeSplit, TuneReport
-from .rounds import Tuning
+from .report import CurvePoint, Latency, Saving, TaskReport, TimeSplit, TuneReport
+from .rounds import Step, Tuning
 from .scheduling import TaskRun
 
 
@@ -50,9 +52,11 @@ def build_report(
     interrupted: bool,
     notes: Sequence[str],
     model: LatencyModel,
+    environment_key: str,
+    cpu_model: str,
 ) -> TuneReport:
     """Put the figures together; nothing is measured here."""
-    first = tuning.first_candidate_at
+    first, curves = tuning.first_candidate_at, _task_curves(tuning.steps)
     return TuneReport(
         run_id=run_id,
         network=spec.name,
@@ -65,7 +69,7 @@ def build_report(
         time_s=time_split,
         latency_ms=_latency(runs, outcome, threads),
         checked=outcome is not None and outcome.equal,
-        tasks=tuple(_task(run) for run in runs),
+        tasks=tuple(_task(run, curves.get(run.key, [])) for run in runs),
         curve=tuple(tuning.curve(lambda run: run.untuned_s or run.best_s or 0.0)),
         saving=saving,
         first_candidate_s=None if first is None else first - clock.marks["extracted"],
@@ -79,6 +83,9 @@ def build_report(
             "rank_accuracy": model.held_out_accuracy,
             "train_s": model.train_s,
         },
+        environment=environment_key,
+        cpu_model=cpu_model,
+        refuted=sum(_n_refuted(run) for run in runs),
     )
 
 
@@ -115,7 +122,29 @@ def _in_ms(pair: tuple[float, float]) -> tuple[float, float]:
     return pair[0] * 1e3, pair[1] * 1e3
 
 
-def _task(run: TaskRun) -> TaskReport:
+def _task_curves(steps: Sequence[Step]) -> Mapping[str, list[CurvePoint]]:
+    """The best latency of each task that was searched, after each of its own rounds, by workload key."""
+    curves: dict[str, list[CurvePoint]] = {}
+    trials: Counter[str] = Counter()
+    before = 0
+    for step in steps:
+        key, best_s = step.task.key, step.best_s[step.task.key]
+        trials[key] += step.trials - before
+        before = step.trials
+        if best_s is not None and math.isfinite(best_s):
+            curves.setdefault(key, []).append(CurvePoint(step.seconds, trials[key], best_s * 1e3))
+    return curves
+
+
+def _n_refuted(run: TaskRun) -> int:
+    """Priors of the registry that misled the task."""
+    if not run.refuted or run.search is None:
+        return 0
+    given = {prior.record.id for prior in run.planned.priors}
+    return sum(misled.prior.record.id in given for misled in run.search.misled)
+
+
+def _task(run: TaskRun, curve: Sequence[CurvePoint]) -> TaskReport:
     task, match = run.planned.task, run.planned.match
     after = after_s(run)
     searched = run.search.notes if run.search else []
@@ -133,4 +162,6 @@ def _task(run: TaskRun) -> TaskReport:
         after_ms=None if after is None else after * 1e3,
         checked=run.checked or match.grade is Grade.EXACT,
         note="; ".join([match.reason, *searched, *run.notes]),
+        decisions=run.record.decisions if run.record else (),
+        curve=tuple(curve),
     )

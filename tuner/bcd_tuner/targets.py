@@ -22,16 +22,30 @@ _NOISE = ("host", "keys", "tag", "libs")
 _LLVM_HINT = (
     'give `native`, a CPU name that LLVM knows such as `x86-64-v3`, or JSON such as {"kind": "llvm", "mcpu": "x86-64-v3"}'
 )
-_TUNING = re.compile(
-    r"^(fast-|slow-|tuning-|prefer-|false-deps-|no-bypass-|use-|allow-light-|lea-|branch-|pad-short|ermsb$|fsrm$|idiv|vzeroupper$"
-    r"|macrofusion$|branchfusion$|sbb-dep|faster-shift|64bit-mode$|32bit-mode$|16bit-mode$|nopl$|x87$|soft-float$|inline-asm|avoid-|no-false"
-    r"|inefficient-|cray|prefer|harden-|retpoline|seses|lvi-|taggedglobals|tagged-globals|fuse-|disable-|zc$|zu$)"
+_COMPILED = (
+    (
+        r"x86|i[3-6]86|amd64",
+        (
+            r"64bit|cmov|cx8|cx16|crc32|3dnowa?|mmx|s?sse\S*|avx\S*|fma4?|f16c|xop|tbm|bmi2?|lzcnt|popcnt|movbe|adx|sahf|prfchw|gfni"
+            r"|v?aes|pclmul|vpclmulqdq|sha(512)?|sm[34]|amx-\S+|egpr|ndd|nf|ccmp|ppx|push2pop2|cmpccxadd|movrs"
+        ),
+    ),
+    (
+        r"aarch64|arm64",
+        (
+            r"neon|fp-armv8|fullfp16|fp16fml|bf16|i8mm|dotprod|crc|rdm|complxnum|jsconv|fptoint|aes|sha[23]|sm4|lse(2|128)?|rcpc\S*"
+            r"|sve\S*|sme\S*|cssc|mops|hbc|flagm|altnzcv|faminmax|lut|fp8\S*|v[89](\.\d+)?a"
+        ),
+    ),
 )
-_SYSTEM = re.compile(
-    r"^(enqcmd|fsgsbase|fxsr|hreset|invpcid|kl|widekl|mwaitx|pconfig|pku|prefetchi|ptwrite|rdpid|rdpru|rdrnd|rdseed|serialize|sgx"
-    r"|shstk|tsxldtrk|uintr|usermsr|waitpkg|wbnoinvd|xsave|xsavec|xsaveopt|xsaves|clzero|cldemote|lwp)$"
-)
-"""Instructions that compilers never choose by themselves; virtual machines hide many of them."""
+"""By architecture, LLVM's names of the instructions that it chooses by itself.
+
+Its other names are families of processors, preferences for tuning, which each release of LLVM has others of, and instructions
+that only systems use, many of which virtual machines hide.
+"""
+
+_PREFERENCES = r"(fast|slow|tuning|prefer|use|avoid|disable|fuse|optimized|no)-\S+|\S+-(fusion|align|expensive|suppress)"
+"""What is left out where no list says what is used."""
 
 
 def resolve_target(text: str, cores: int | None = None) -> Target:
@@ -70,8 +84,12 @@ def isa_features(target: Target) -> tuple[str, ...]:
     """Instruction sets that the compiler uses for the target, sorted; tuning preferences are not among them."""
     if target.kind.name != "llvm":
         return ()
-    features = codegen.llvm_get_cpu_features(target)
-    return tuple(sorted(f for f in map(str, features) if not _TUNING.match(f) and not _SYSTEM.match(f)))
+    features = map(str, codegen.llvm_get_cpu_features(target))
+    machine = str(target.attrs.get("mtriple", codegen.llvm_get_system_triple()))
+    used = next((names for machines, names in _COMPILED if re.match(machines, machine)), None)
+    if used is None:
+        return tuple(sorted(f for f in features if not re.fullmatch(_PREFERENCES, f)))
+    return tuple(sorted(f for f in features if re.fullmatch(used, f)))
 
 
 def usable_cores() -> int:

@@ -11,7 +11,7 @@ from rich.text import Text
 from bcd_cli.rendering.listings import facts_table
 from bcd_cli.rendering.tables import plain_table
 from bcd_cli.rendering.text import UNKNOWN, count, duration, size
-from bcd_registry.housekeeping import Garbage, Statistics
+from bcd_registry.housekeeping import KEEP_MODELS, Garbage, Statistics
 from bcd_registry.model import Grade, RecordState
 from bcd_registry.spool import Published
 
@@ -30,7 +30,7 @@ def render_garbage(garbage: Garbage, *, keep: int, grace_s: float, command: str 
     Args:
         command: What removes it; None when it was removed.
     """
-    if not garbage.records and not garbage.blobs:
+    if not (garbage.records or garbage.cost_models or garbage.blobs):
         waiting = f"; {count(garbage.n_waiting, 'blob')} without a name not old enough yet" if garbage.n_waiting else ""
         return Text(f"nothing to remove{waiting}")
     facts = {"records": "none", "blobs": "none"}
@@ -39,6 +39,9 @@ def render_garbage(garbage: Garbage, *, keep: int, grace_s: float, command: str 
         facts["records"] = f"{len(garbage.records)}, beaten by {better} of their workload and environment"
     if garbage.trace_bytes:
         facts["traces"] = f"about {size(garbage.trace_bytes)} of these records, once they are {_hours(grace_s)} old"
+    if garbage.cost_models:
+        bytes_ = f", {size(garbage.model_bytes)} once they are {_hours(grace_s)} old" if garbage.model_bytes else ""
+        facts["cost models"] = f"{len(garbage.cost_models)}, {KEEP_MODELS} newer ones of their target stay{bytes_}"
     if garbage.blobs:
         facts["blobs"] = f"{len(garbage.blobs)}, {size(garbage.blob_bytes)}, named by nothing for {_hours(grace_s)}"
     if garbage.n_waiting:
@@ -79,6 +82,8 @@ def _holdings(found: Statistics) -> Table:
     rows = found.rows
     states = [f"{rows.get(state, 0)} {state}" for state in reversed(RecordState) if state is not RecordState.QUARANTINED]
     states.append(f"{rows.get(RecordState.QUARANTINED, 0)} quarantined")
+    if rows.get("invalidated"):
+        states.append(f"{rows['invalidated']} of them invalidated")
     read = f", the newest {found.runs_read} added up here" if found.runs_read < rows.get("runs", 0) else ""
     return facts_table(
         {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bcd_cli.rendering.tables import plain_table
 from bcd_cli.rendering.text import count, duration, extents, milliseconds, moment, ratio, short
-from bcd_registry.model import Environment, NetworkSpec, NetworkVersion, RunSummary, TuningRecord, Workload
+from bcd_registry.model import Environment, Event, NetworkSpec, NetworkVersion, RunSummary, TuningRecord, Workload
 
 
 def render_networks(
@@ -30,9 +30,9 @@ def render_networks(
     table.add_column("source", ratio=1, overflow="fold")
     for label, spec in configured.items():
         found = by_name.pop((spec.name, spec.version), None)
-        table.add_row(label, _title(spec.name, spec.version), *_state(found, pins), spec.source)
+        table.add_row(label, network_title(spec.name, spec.version), *_state(found, pins), spec.source)
     for network in by_name.values():
-        table.add_row("", _title(network.name, network.version), *_state(network, pins), network.source)
+        table.add_row("", network_title(network.name, network.version), *_state(network, pins), network.source)
     if not table.row_count:
         return Text("no network yet: give `tune --model` a file, or name some in bcd-registry.toml")
     return table
@@ -42,7 +42,7 @@ def render_network(network: NetworkVersion, runs: Sequence[RunSummary]) -> Rende
     """One version: facts, tasks, runs."""
     facts = facts_table(
         {
-            "network": _title(network.name, network.version),
+            "network": network_title(network.name, network.version),
             "source": network.source,
             "sha256": network.digest,
             "shapes": ", ".join(f"{name} {extents(shape)}" for name, shape in network.shapes.items()) or "the model's own",
@@ -78,12 +78,18 @@ def render_records(records: Sequence[TuningRecord], workloads: Mapping[str, Work
         known = workloads.get(record.workload_key)
         latency = [milliseconds(record.median_s * 1e3), milliseconds(record.spread_s * 1e3)]
         label = known.op if known else ""
-        table.add_row(record.id[:8], str(record.state), record.workload_key[:8], label, *latency, str(record.trials))
+        table.add_row(record.id[:8], _standing(record), record.workload_key[:8], label, *latency, str(record.trials))
     return table
 
 
-def render_record(record: TuningRecord, workload: Workload | None, environment: Environment) -> RenderableType:
-    """Everything about one record but its trace."""
+def render_record(
+    record: TuningRecord, workload: Workload | None, environment: Environment, events: Sequence[Event] = ()
+) -> RenderableType:
+    """Everything about one record but its trace.
+
+    Args:
+        events: What was said of it later, newest first.
+    """
     untuned_ms = None if record.untuned_s is None else record.untuned_s * 1e3
     facts = {
         "record": record.id,
@@ -96,11 +102,14 @@ def render_record(record: TuningRecord, workload: Workload | None, environment: 
         "searched": f"{count(record.trials, 'trial')}, "
         + (f"to the end of --trials {record.depth}" if record.depth else "cut short"),
         "diffused from": record.parent_id or "nothing: found by search",
+        "ranked by": f"cost model {record.cost_model_id}" if record.cost_model_id else "no stored cost model",
         "run": f"{record.run_id}, {moment(record.created_at)}",
+        **_doubts(record),
         **{f"env {name}": str(value) for name, value in environment.as_json().items()},
     }
     decisions = [f"{kind} {list(value) if isinstance(value, tuple) else value}" for kind, value in record.decisions]
-    return Group(facts_table(facts), "", Text("decisions", style="bold"), *(Text(f"  {line}") for line in decisions))
+    listed = (Text(f"  {line}") for line in decisions)
+    return Group(facts_table(facts), "", Text("decisions", style="bold"), *listed, *_events(events))
 
 
 def facts_table(facts: Mapping[str, str]) -> Table:
@@ -113,7 +122,27 @@ def facts_table(facts: Mapping[str, str]) -> Table:
     return grid
 
 
-def _title(name: str, version: str) -> str:
+def _standing(record: TuningRecord) -> str:
+    """Its state, or what keeps it from being served in that."""
+    return "invalidated" if record.invalidated else f"{record.state}, drifted" if record.drift else str(record.state)
+
+
+def _doubts(record: TuningRecord) -> dict[str, str]:
+    facts = {"drifted": record.drift} if record.drift else {}
+    return {**facts, **({"taken back": f"by event {record.invalidated}"} if record.invalidated else {})}
+
+
+def _events(events: Sequence[Event]) -> Iterator[RenderableType]:
+    if events:
+        yield ""
+        yield Text("events, newest first", style="bold")
+    for event in events:
+        others = f" with {count(len(event.records) - 1, 'other')}" if len(event.records) > 1 else ""
+        yield Text(f"  {moment(event.created_at)}  {event.kind}{others} by {event.id[:12]}: {event.reason}")
+
+
+def network_title(name: str, version: str) -> str:
+    """`NAME:VERSION`, or the name alone."""
     return f"{name}:{version}" if version else name
 
 

@@ -36,7 +36,7 @@ def render_plan(plan: Plan) -> RenderableType:
     if rows:
         table.add_row(*_cells(add_up(rows, "all tasks")), style="bold")
     heading = Text(f"{plan.network} {plan.version}: {count(len(plan.tasks), 'task')}; nothing was run", style="bold")
-    return Group(heading, "", table, "", *_meanings(plan), "", _expectation(plan))
+    return Group(heading, "", table, "", *_meanings(plan), "", render_expectation(plan))
 
 
 def _cells(row: Row) -> list[str]:
@@ -49,7 +49,8 @@ def _meanings(plan: Plan) -> list[RenderableType]:
     return [Text(f"{counts[grade]:4} {grade:8} {_MEANING[grade]}") for grade in GRADE_ORDER if counts[grade]]
 
 
-def _expectation(plan: Plan) -> Text:
+def render_expectation(plan: Plan) -> Text:
+    """Trials and seconds of the whole plan, and where the figure comes from."""
     seconds = None if plan.seconds_a_trial is None else plan.trials * plan.seconds_a_trial
     cost = "time not known" if seconds is None else f"about {duration(seconds)} (estimated)"
     return Text(f"expected: {count(plan.trials, 'trial')}, {cost}; {plan.basis}")

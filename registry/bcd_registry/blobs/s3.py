@@ -35,6 +35,8 @@ _BUSY_CODES = {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "Throt
 _ELSEWHERE = {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _NO_BUCKET = "NoSuchBucket"
 _NO_KEY = "NoSuchKey"
+_MAY_NOT = "AccessDenied"
+_NOBODYS_DIGEST = "0" * 64
 _NO_CREDENTIALS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
@@ -89,6 +91,7 @@ class S3Blobs:
         self._prefix = f"{prefix}/" if prefix else ""
         self._endpoint_url = endpoint_url
         self._region = region
+        self._connect_timeout_s = connect_timeout_s
         self._max_blob_bytes = max_blob_bytes
         self._refresh_after_s = refresh_after_s
         self._config = Config(
@@ -102,6 +105,29 @@ class S3Blobs:
             response_checksum_validation="when_required",
         )
         self._clients: dict[int, tuple[boto3.Session, Any]] = {}
+
+    def require_bucket(self) -> None:
+        """Do nothing when the server answers and has the bucket: it is asked once, with the connect time-out for its answer.
+
+        Whether this user may do anything there, and a server that has too much to do, are left to the calls to come.
+
+        Raises:
+            StoreUnavailable: It does not answer, or has no such bucket.
+            StoreDenied: There are no credentials, or it does not know them.
+        """
+        once = Config(read_timeout=self._connect_timeout_s, retries={"mode": "standard", "total_max_attempts": 1})
+        key = self._key(_NOBODYS_DIGEST)
+        with self._errors("GET", key):
+            session, _ = self._session_and_client()
+            client = self._make_client(session, self._config.merge(once))
+            try:
+                with contextlib.closing(client):
+                    client.get_object(Bucket=self._bucket, Key=key)["Body"].close()
+            except boto.ClientError as error:
+                code, status = _code(error), _status(error)
+                answers = code in {_NO_KEY, _MAY_NOT, *_BUSY_CODES} or status in _OVERLOADED
+                if not answers:
+                    raise
 
     def put(self, data: bytes) -> str:
         """See `BlobStore.put`."""
@@ -239,9 +265,11 @@ class S3Blobs:
         process = os.getpid()
         if process not in self._clients:
             session = boto3.Session()
-            client = session.client("s3", endpoint_url=self._endpoint_url, region_name=self._region, config=self._config)
-            self._clients.setdefault(process, (session, client))
+            self._clients.setdefault(process, (session, self._make_client(session, self._config)))
         return self._clients[process]
+
+    def _make_client(self, session: boto3.Session, config: Config) -> Any:
+        return session.client("s3", endpoint_url=self._endpoint_url, region_name=self._region, config=config)
 
     def _server(self) -> str:
         with contextlib.suppress(boto.BotoCoreError):

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from bcd_registry.errors import Conflict, CorruptBlob, NotFound, RegistryError, StoreDenied
+from bcd_registry.errors import Conflict, CorruptBlob, NotFound, ReadOnly, RegistryError
 from bcd_registry.model import BlobInfo
 from bcd_registry.ports import BlobStore
 
 from .digests import REFRESH_AFTER_S, blob_digest, checked_digest, is_digest, verified
+from .ledger import SizeLedger
 
 _LOG = logging.getLogger(__name__)
 _KEPT_SHARE = 0.9
@@ -98,17 +99,25 @@ class TieredBlobs:
     """
 
     def __init__(
-        self, local: BlobStore, remote: BlobStore, *, capacity_bytes: int, clock: Callable[[], float] = time.time
+        self,
+        local: BlobStore,
+        remote: BlobStore,
+        *,
+        capacity_bytes: int,
+        ledger: SizeLedger | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Keep copies in `local`, which holds nothing else.
 
         Args:
             capacity_bytes: When the copies are more, those that were not used for longest go.
+            ledger: Tells how much the copies are; without one they are counted when the first is made.
             clock: Unix seconds, as in the `modified_at` of `local`.
         """
         self._local = local
         self._remote = remote
         self._capacity_bytes = capacity_bytes
+        self._ledger = ledger
         self._clock = clock
         self._lock = threading.Lock()
         self._used_at: dict[str, float] = {}
@@ -183,18 +192,28 @@ class TieredBlobs:
     def _make_room(self, n_new_bytes: int) -> None:
         """Delete the copies that were not used for longest when they are too many; some more, so that it is done seldom."""
         with self._lock:
+            if self._n_bytes is None and self._ledger is not None:
+                self._n_bytes = self._ledger.read()
             if self._n_bytes is not None and self._n_bytes + n_new_bytes <= self._capacity_bytes:
                 self._n_bytes += n_new_bytes
+                if self._ledger is not None:
+                    self._ledger.add(n_new_bytes)
                 return
-            copies = sorted(self._local.iter_blobs(), key=self._last_use)
-            n_bytes = sum(copy.size for copy in copies)
-            kept_bytes = self._capacity_bytes if n_bytes <= self._capacity_bytes else self._capacity_bytes * _KEPT_SHARE
-            for copy in copies[:-1]:
-                if n_bytes <= kept_bytes:
-                    break
-                self._drop(copy.digest)
-                n_bytes -= copy.size
-            self._n_bytes = n_bytes
+            self._n_bytes = self._count_and_drop()
+            if self._ledger is not None:
+                self._ledger.replace(self._n_bytes)
+
+    def _count_and_drop(self) -> int:
+        """Look at every copy, and delete what is too much; returns the bytes of those that stay."""
+        copies = sorted(self._local.iter_blobs(), key=self._last_use)
+        n_bytes = sum(copy.size for copy in copies)
+        kept_bytes = self._capacity_bytes if n_bytes <= self._capacity_bytes else self._capacity_bytes * _KEPT_SHARE
+        for copy in copies[:-1]:
+            if n_bytes <= kept_bytes:
+                break
+            self._drop(copy.digest)
+            n_bytes -= copy.size
+        return n_bytes
 
     def _last_use(self, copy: BlobInfo) -> float:
         return max(copy.modified_at, self._used_at.get(copy.digest, 0.0))
@@ -208,5 +227,5 @@ class TieredBlobs:
             _LOG.debug("the copy of blob %s stays: %s", digest[:12], error.message)
 
 
-def _read_only(what: str) -> StoreDenied:
-    return StoreDenied(f"the registry is read-only: nothing is {what}", hint="leave out --read-only, and unset BCD_READ_ONLY")
+def _read_only(what: str) -> ReadOnly:
+    return ReadOnly(f"the registry is read-only: nothing is {what}", hint="leave out --read-only, and unset BCD_READ_ONLY")

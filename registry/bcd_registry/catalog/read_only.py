@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bcd_registry.errors import StoreDenied
+from bcd_registry.errors import ReadOnly
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
+    Event,
     Lease,
     NetworkVersion,
     RecordState,
     Refutation,
+    Relative,
     RunSummary,
+    Selection,
     TuningRecord,
     Workload,
 )
@@ -23,7 +26,7 @@ class ReadOnlyCatalog:
     """Passes reads on to a catalog; each write is refused here, before anything is sent.
 
     Raises:
-        StoreDenied: Any write.
+        ReadOnly: Any write.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -89,10 +92,22 @@ class ReadOnlyCatalog:
         raise _refusal(f"mark a record as {state}")
 
     def find_records(
-        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
+        self,
+        *,
+        workloads: Sequence[str] = (),
+        clusters: Sequence[str] = (),
+        anchors: Sequence[str] = (),
+        refuted_in: Sequence[str] = (),
+        per_workload: int = 8,
     ) -> list[tuple[TuningRecord, str]]:
         """See `Catalog.find_records`."""
-        return self._catalog.find_records(workloads=workloads, clusters=clusters, anchors=anchors, per_workload=per_workload)
+        return self._catalog.find_records(
+            workloads=workloads, clusters=clusters, anchors=anchors, refuted_in=refuted_in, per_workload=per_workload
+        )
+
+    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Relative]:
+        """See `Catalog.find_relatives`."""
+        return self._catalog.find_relatives(clusters=clusters, anchors=anchors)
 
     def list_records(
         self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
@@ -103,6 +118,52 @@ class ReadOnlyCatalog:
     def get_record(self, id_prefix: str) -> tuple[TuningRecord, str]:
         """See `Catalog.get_record`."""
         return self._catalog.get_record(id_prefix)
+
+    def select_records(self, selection: Selection, *, now_s: float) -> list[tuple[TuningRecord, str]]:
+        """See `Catalog.select_records`."""
+        return self._catalog.select_records(selection, now_s=now_s)
+
+    def find_descendants(self, ids: Sequence[str]) -> list[TuningRecord]:
+        """See `Catalog.find_descendants`."""
+        return self._catalog.find_descendants(ids)
+
+    def find_ancestors(self, record_id: str) -> list[TuningRecord]:
+        """See `Catalog.find_ancestors`."""
+        return self._catalog.find_ancestors(record_id)
+
+    def find_left_out(
+        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), limit: int = 1000
+    ) -> list[TuningRecord]:
+        """See `Catalog.find_left_out`."""
+        return self._catalog.find_left_out(workloads=workloads, clusters=clusters, limit=limit)
+
+    def find_workloads(self, ops: Sequence[str], *, limit_per_op: int = 200) -> list[Workload]:
+        """See `Catalog.find_workloads`."""
+        return self._catalog.find_workloads(ops, limit_per_op=limit_per_op)
+
+    def invalidate_records(self, event: Event) -> None:
+        """Refused."""
+        raise _refusal("invalidate records")
+
+    def restore_records(self, event: Event, *, undone: str | None = None) -> tuple[str, ...]:
+        """Refused."""
+        raise _refusal("restore records")
+
+    def mark_drift(self, reasons: Mapping[str, str], event: Event) -> None:
+        """Refused."""
+        raise _refusal("mark records as drifted")
+
+    def clear_drift(self, event: Event) -> None:
+        """Refused."""
+        raise _refusal("mark records as steady")
+
+    def get_event(self, id_prefix: str) -> Event:
+        """See `Catalog.get_event`."""
+        return self._catalog.get_event(id_prefix)
+
+    def list_events(self, *, record: str | None = None, limit: int = 50) -> list[Event]:
+        """See `Catalog.list_events`."""
+        return self._catalog.list_events(record=record, limit=limit)
 
     def add_refutations(self, refutations: Sequence[Refutation]) -> None:
         """Refused."""
@@ -144,6 +205,18 @@ class ReadOnlyCatalog:
         """Refused."""
         raise _refusal("remove records")
 
+    def remove_beaten(self, ids: Sequence[str], keep: int) -> list[str]:
+        """Refused."""
+        raise _refusal("remove records")
+
+    def outdated_cost_models(self, keep: int) -> Mapping[str, tuple[str, str]]:
+        """See `Catalog.outdated_cost_models`."""
+        return self._catalog.outdated_cost_models(keep)
+
+    def remove_cost_models(self, ids: Sequence[str]) -> None:
+        """Refused."""
+        raise _refusal("remove cost models")
+
     def count_rows(self) -> Mapping[str, int]:
         """See `Catalog.count_rows`."""
         return self._catalog.count_rows()
@@ -161,5 +234,5 @@ class ReadOnlyCatalog:
         raise _refusal("release a lease")
 
 
-def _refusal(what: str) -> StoreDenied:
-    return StoreDenied(f"the registry is read-only here: cannot {what}", hint="leave out --read-only, and unset BCD_READ_ONLY")
+def _refusal(what: str) -> ReadOnly:
+    return ReadOnly(f"the registry is read-only here: cannot {what}", hint="leave out --read-only, and unset BCD_READ_ONLY")

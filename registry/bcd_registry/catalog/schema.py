@@ -19,7 +19,7 @@ from .tables import VERSION_TABLE, metadata
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0003"
+HEAD = "0004"
 """The revision that this release reads and writes; a test compares it with the newest migration."""
 
 _MIGRATION_LOCK = 0x6263645F72656769

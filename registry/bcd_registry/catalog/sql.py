@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, delete, func, select, union, update
+from sqlalchemy import Connection, Engine, RowMapping, Select, delete, func, select, union, update
 
 from bcd_registry.errors import Conflict, NotFound
 from bcd_registry.model import (
@@ -19,6 +18,7 @@ from bcd_registry.model import (
     NetworkVersion,
     RecordState,
     Refutation,
+    Relative,
     RunSummary,
     TuningRecord,
     Workload,
@@ -28,6 +28,8 @@ from bcd_registry.staleness import environment_key
 
 from . import rows, schema, statements, tables
 from .engines import BUSY_TIMEOUT_S, CONNECT_TIMEOUT_S, engine_of, file_engine, memory_engine, transaction
+from .history import HistoryQueries, lock_known, shortened
+from .keeping import Keeping
 from .statements import among, begins_with, insert_into, replace_in
 
 _COUNTED = {
@@ -36,17 +38,17 @@ _COUNTED = {
     "networks": tables.networks,
     "pins": tables.pins,
     "refutations": tables.refutations,
+    "events": tables.events,
     "cost_models": tables.cost_models,
     "runs": tables.runs,
 }
 
 
-class SqlCatalog:
-    """A `Catalog` over an engine. Threads may share it; after a fork the child opens its own."""
+class SqlCatalog(HistoryQueries, Keeping):
+    """A `Catalog` over an engine: see `open_url`, `open_file` and `open_memory`.
 
-    def __init__(self, engine: Engine) -> None:
-        """Use a database that is at this release's revision already; see `open_url`, `open_file` and `open_memory`."""
-        self._engine = engine
+    Threads may share it; after a fork the child opens its own.
+    """
 
     @classmethod
     def open_url(cls, url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, create: bool = True) -> SqlCatalog:
@@ -111,19 +113,19 @@ class SqlCatalog:
 
     def get_environment(self, key: str) -> Environment:
         """See `Catalog.get_environment`."""
-        query = select(tables.environments.c.fields).where(tables.environments.c.key == key)
+        query = select(tables.environments).where(tables.environments.c.key == key)
         with transaction(self._engine, write=False) as connection:
-            fields = connection.execute(query).scalar_one_or_none()
-        if fields is None:
+            row = connection.execute(query).mappings().one_or_none()
+        if row is None:
             raise NotFound(f"no environment {key[:12]} in the catalog")
-        return Environment(json.loads(fields))
+        return rows.environment_of(row)
 
     def get_environments(self, keys: Sequence[str]) -> Mapping[str, Environment]:
         """See `Catalog.get_environments`."""
         table = tables.environments
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(select(table).where(among(connection, table.c.key, keys))).mappings()
-            return {row["key"]: Environment(json.loads(row["fields"])) for row in found}
+            return dict(rows.readable(found, lambda row: (row["key"], rows.environment_of(row))))
 
     def put_workloads(self, workloads: Sequence[Workload]) -> None:
         """See `Catalog.put_workloads`."""
@@ -137,7 +139,7 @@ class SqlCatalog:
         table = tables.workloads
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(select(table).where(among(connection, table.c.key, keys))).mappings()
-            return {row["key"]: rows.workload_of(row) for row in found}
+            return {workload.key: workload for workload in rows.readable(found, rows.workload_of)}
 
     def put_network(self, network: NetworkVersion) -> None:
         """See `Catalog.put_network`."""
@@ -204,27 +206,29 @@ class SqlCatalog:
         """See `Catalog.set_record_states`."""
         table = tables.records
         with transaction(self._engine, write=True) as connection:
-            missing = set(ids) - set(connection.execute(statements.locked_records(connection, ids)).scalars())
-            if missing:
-                raise NotFound(f"no record {_shortened(missing)} in the registry")
+            lock_known(connection, ids)
             chosen = among(connection, table.c.id, ids)
             connection.execute(update(table).where(chosen).values(state=state.value, reason=reason))
 
     def find_records(
-        self, *, workloads: Sequence[str] = (), clusters: Sequence[str] = (), anchors: Sequence[str] = (), per_workload: int = 8
+        self,
+        *,
+        workloads: Sequence[str] = (),
+        clusters: Sequence[str] = (),
+        anchors: Sequence[str] = (),
+        refuted_in: Sequence[str] = (),
+        per_workload: int = 8,
     ) -> list[tuple[TuningRecord, str]]:
         """See `Catalog.find_records`."""
         with transaction(self._engine, write=False) as connection:
-            return _records(connection, statements.best_records(connection, workloads, clusters, anchors, per_workload))
+            best = statements.best_records(connection, workloads, clusters, anchors, refuted_in, per_workload)
+            return _records(connection, best)
 
-    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Workload]:
-        """Workloads in the clusters or with the anchors that have a usable record, without their descriptions.
-
-        A hot cluster has thousands: whoever wants the records of the nearest chooses among these, then finds those by key.
-        """
+    def find_relatives(self, *, clusters: Sequence[str] = (), anchors: Sequence[str] = ()) -> list[Relative]:
+        """See `Catalog.find_relatives`."""
         with transaction(self._engine, write=False) as connection:
             found = connection.execute(statements.relatives(connection, clusters, anchors)).mappings()
-            return [rows.relative_of(row) for row in found]
+            return rows.relatives_of(found)
 
     def list_records(
         self, *, workload: str | None = None, network: tuple[str, str] | None = None, limit: int = 100
@@ -245,11 +249,11 @@ class SqlCatalog:
         table = tables.records
         query = select(table).where(begins_with(table.c.id, id_prefix)).order_by(table.c.id).limit(4)
         with transaction(self._engine, write=False) as connection:
-            found = _records(connection, query)
+            found = [rows.record_of(row) for row in connection.execute(query).mappings()]
         if not found:
             raise NotFound(f"no record {id_prefix!r} in the registry", hint="`bcd-registry records list` lists them")
         if len(found) > 1:
-            names = _shortened(record.id for record, _ in found)
+            names = shortened(record.id for record, _ in found)
             raise NotFound(f"{id_prefix!r} names more than one record: {names}", hint="give more digits of the id")
         return found[0]
 
@@ -268,7 +272,7 @@ class SqlCatalog:
         order = (table.c.created_at.desc(), *table.primary_key.columns)
         with transaction(self._engine, write=False) as connection:
             query = select(table).where(among(connection, table.c.cluster, clusters)).order_by(*order)
-            return [rows.refutation_of(row) for row in connection.execute(query).mappings()]
+            return rows.readable(connection.execute(query).mappings(), rows.refutation_of)
 
     def forget_refutations(self, record_ids: Sequence[str]) -> None:
         """See `Catalog.forget_refutations`."""
@@ -305,7 +309,7 @@ class SqlCatalog:
         if version is not None:
             query = query.where(table.c.version == version)
         with transaction(self._engine, write=False) as connection:
-            return [rows.run_of(row) for row in connection.execute(query).mappings()]
+            return rows.readable(connection.execute(query).mappings(), rows.run_of)
 
     def named_blobs(self) -> set[str]:
         """See `Catalog.named_blobs`."""
@@ -325,14 +329,17 @@ class SqlCatalog:
         with transaction(self._engine, write=True) as connection:
             connection.execute(statements.locked_records(connection, ids))
             connection.execute(delete(table).where(among(connection, table.c.id, ids)))
+            connection.execute(statements.forget_invalidations(connection, ids))
 
     def count_rows(self) -> Mapping[str, int]:
         """See `Catalog.count_rows`."""
         state, cluster = tables.records.c.state, tables.workloads.c.cluster
         counts = [select(func.count()).select_from(table).scalar_subquery().label(name) for name, table in _COUNTED.items()]
-        clusters = select(func.count(cluster.distinct())).scalar_subquery().label("clusters")
+        counts.append(select(func.count(cluster.distinct())).scalar_subquery().label("clusters"))
+        taken_back = select(func.count()).where(tables.records.c.invalidated != "")
+        counts.append(taken_back.scalar_subquery().label("invalidated"))
         with transaction(self._engine, write=False) as connection:
-            found = dict(connection.execute(select(*counts, clusters)).mappings().one())
+            found = dict(connection.execute(select(*counts)).mappings().one())
             by_state = {row[0]: row[1] for row in connection.execute(select(state, func.count()).group_by(state))}
         return {**found, **{s.value: by_state.get(s.value, 0) for s in RecordState}}
 
@@ -355,7 +362,7 @@ class SqlCatalog:
 
 
 def _records(connection: Connection, query: Select[Any]) -> list[tuple[TuningRecord, str]]:
-    return [rows.record_of(row) for row in connection.execute(query).mappings()]
+    return rows.readable(connection.execute(query).mappings(), rows.record_of)
 
 
 def _networks(connection: Connection, name: str | None = None, version: str | None = None) -> list[NetworkVersion]:
@@ -368,12 +375,17 @@ def _networks(connection: Connection, name: str | None = None, version: str | No
         chosen_tasks = chosen_tasks.where(tasks.c.network == name, tasks.c.version == version)
     task_rows = connection.execute(chosen_tasks).mappings().all()
     used = select(workloads).where(workloads.c.key.in_(select(chosen_tasks.subquery().c.workload_key)))
-    by_key = {row["key"]: rows.workload_of(row) for row in connection.execute(used).mappings()}
+    by_key = {w.key: w for w in rows.readable(connection.execute(used).mappings(), rows.workload_of)}
     by_network: dict[tuple[str, str], list[Any]] = {}
     for row in task_rows:
-        by_network.setdefault((row["network"], row["version"]), []).append(rows.task_of(row, by_key))
+        by_network.setdefault((row["network"], row["version"]), []).append(row)
+
+    def network_of(row: RowMapping) -> NetworkVersion:
+        own = by_network.get((row["name"], row["version"]), ())
+        return rows.network_of(row, tuple(rows.task_of(task, by_key) for task in own))
+
     found = connection.execute(chosen_networks).mappings()
-    versions = [rows.network_of(row, tuple(by_network.get((row["name"], row["version"]), ()))) for row in found]
+    versions = rows.readable(found, network_of) if name is None else [network_of(row) for row in found]
     return sorted(versions, key=lambda network: (network.name, network.version))
 
 
@@ -416,7 +428,3 @@ def _require_held(connection: Connection, fences: Sequence[Lease]) -> None:
 def _in_order(new: Iterable[rows.Row], *names: str) -> list[rows.Row]:
     """Ordered by primary key: writers that lock rows in one order never wait for each other in a circle."""
     return sorted(new, key=lambda row: [row[name] for name in names])
-
-
-def _shortened(ids: Iterable[str]) -> str:
-    return ", ".join(sorted(i[:12] for i in ids))

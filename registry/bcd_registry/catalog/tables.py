@@ -18,6 +18,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 
 DIGEST_LENGTH = 64
@@ -52,7 +53,7 @@ workloads = Table(
     Column("anchor_extents", Text, nullable=False),
     Column("flops", Double, nullable=False),
     Column("bytes_moved", Double, nullable=False),
-    Column("op", Text, nullable=False),
+    Column("op", Text, nullable=False, index=True),
     Column("description", Text, nullable=False),
 )
 
@@ -96,10 +97,13 @@ records = Table(
     Column("state", String(16), nullable=False),
     Column("reason", Text, nullable=False),
     Column("run_id", Text, nullable=False),
-    Column("parent_id", String(DIGEST_LENGTH)),
+    Column("parent_id", String(DIGEST_LENGTH), index=True),
     Column("created_at", Double, nullable=False, index=True),
+    Column("cost_model_id", String(DIGEST_LENGTH)),
+    Column("drift", Text, nullable=False, server_default=text("''")),
+    Column("invalidated", String(DIGEST_LENGTH), nullable=False, server_default=text("''")),
     # A lookup ranks the records of a workload within this index and reads only the best of them.
-    Index("ix_bcd_records_best", "workload_key", "environment_key", "state", "median_s", "id"),
+    Index("ix_bcd_records_best", "workload_key", "environment_key", "state", "median_s", "id", "invalidated"),
 )
 
 refutations = Table(
@@ -113,6 +117,25 @@ refutations = Table(
     Column("ratio", Double),
     Column("run_id", Text, nullable=False),
     Column("created_at", Double, nullable=False),
+)
+
+events = Table(
+    "bcd_events",
+    metadata,
+    Column("id", String(DIGEST_LENGTH), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("selection", Text, nullable=False),
+    Column("created_at", Double, nullable=False, index=True),
+)
+
+# Refers to no record: what was said of one outlives it.
+event_records = Table(
+    "bcd_event_records",
+    metadata,
+    Column("event_id", String(DIGEST_LENGTH), ForeignKey("bcd_events.id", ondelete="CASCADE"), primary_key=True),
+    Column("record_id", String(DIGEST_LENGTH), primary_key=True, index=True),
+    Column("undone_by", String(DIGEST_LENGTH)),
 )
 
 cost_models = Table(

@@ -16,14 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bcd_registry.errors import Conflict, NotFound
-from bcd_registry.model import Lease, RecordState, Refutation, TuningRecord, Workload
+from bcd_registry.model import Lease, RecordState, Refutation, Relative, TuningRecord, Workload
 from bcd_registry.ports import Catalog
 from bcd_registry.staleness import environment_key
 
+from .history_contract import DIGEST, HistoryContract, stored
 from .values import (
     ENVIRONMENT,
     hex_of,
     make_environment,
+    make_event,
     make_network,
     make_record,
     make_refutation,
@@ -32,7 +34,6 @@ from .values import (
     make_workload,
 )
 
-DIGEST = hex_of("trace")
 LONG_S = 1000.0
 EXPIRED_S = 0.0
 
@@ -43,30 +44,8 @@ def taken(lease: Lease | None) -> Lease:
     return lease
 
 
-def stored(record: TuningRecord) -> TuningRecord:
-    """The record as a catalog returns it: without its trace."""
-    return dataclasses.replace(record, trace=None)
-
-
-class CatalogContract:
+class CatalogContract(HistoryContract):
     """Inherit it and give the fixture `catalog`, an empty one."""
-
-    @pytest.fixture
-    def catalog(self) -> Catalog:
-        """The empty catalog to test."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def workload(self, catalog: Catalog) -> Workload:
-        """A workload that is stored."""
-        workload = make_workload("a")
-        catalog.put_workloads([workload])
-        return workload
-
-    @pytest.fixture
-    def environment(self, catalog: Catalog) -> str:
-        """The key of an environment that is stored."""
-        return catalog.put_environment(ENVIRONMENT)
 
     @pytest.fixture
     def prior(self, catalog: Catalog, workload: Workload, environment: str) -> TuningRecord:
@@ -224,6 +203,47 @@ class CatalogContract:
         assert len(everything) == 18
         assert all(record.state is not RecordState.QUARANTINED for record, _ in everything)
 
+    def test_finding_what_misled_a_cluster(self, catalog: Catalog, environment: str) -> None:
+        sibling, cousin, other, misled = (
+            make_workload(name, cluster=cluster, anchor="a")
+            for name, cluster in (("sibling", "c"), ("cousin", "d"), ("other", "c"), ("misled", "c"))
+        )
+        catalog.put_workloads([sibling, cousin, other, misled])
+        records = [make_record(w, environment, run_id=f"run-{i}") for w in (sibling, cousin, other) for i in range(2)]
+        catalog.add_records(records, [DIGEST] * 6)
+        catalog.add_refutations([make_refutation(records[0], misled), make_refutation(records[2], misled)])
+        catalog.add_refutations([make_refutation(records[4], cousin)])
+        found = [record.workload_key for record, _ in catalog.find_records(refuted_in=[misled.cluster])]
+        assert Counter(found) == {sibling.key: 2, cousin.key: 2}
+        both = catalog.find_records(workloads=[other.key], refuted_in=[misled.cluster], per_workload=1)
+        assert {record.workload_key for record, _ in both} == {sibling.key, cousin.key, other.key}
+        assert catalog.find_records(refuted_in=[hex_of("none")]) == []
+
+    def test_relatives_are_workloads_with_usable_records(self, catalog: Catalog, environment: str) -> None:
+        elsewhere = catalog.put_environment(make_environment(tvm="0.26.0"))
+        own = make_workload("own", cluster="c", anchor="a")
+        sibling = make_workload("sibling", cluster="c", anchor="a", extents=(1, 2))
+        cousin, stranger = make_workload("cousin", anchor="a"), make_workload("stranger")
+        bad, bare = make_workload("bad", cluster="c"), make_workload("bare", cluster="c")
+        catalog.put_workloads([own, sibling, cousin, stranger, bad, bare])
+        records = [make_record(workload, environment) for workload in (own, sibling, cousin, stranger, bad)]
+        records += [make_record(own, elsewhere, run_id=f"run-{i}") for i in range(12)]
+        catalog.add_records(records, [DIGEST] * len(records))
+        catalog.set_record_states([records[4].id, records[5].id], RecordState.QUARANTINED, "")
+
+        def found(**by: list[str]) -> list[Relative]:
+            return sorted(catalog.find_relatives(**by), key=lambda relative: relative.workload.key)
+
+        def expected(*workloads: Workload) -> list[Relative]:
+            counts = {workload.key: {environment: 1} for workload in workloads} | {own.key: {environment: 1, elsewhere: 11}}
+            light = [dataclasses.replace(workload, description="") for workload in workloads]
+            return sorted((Relative(w, counts[w.key]) for w in light), key=lambda relative: relative.workload.key)
+
+        assert found() == []
+        assert found(clusters=[own.cluster, bare.cluster]) == expected(own, sibling)
+        assert found(anchors=[own.anchor]) == expected(own, sibling, cousin)
+        assert found(clusters=[stranger.cluster, own.cluster], anchors=[own.anchor]) == expected(own, sibling, cousin, stranger)
+
     def test_listing_records(self, catalog: Catalog, environment: str) -> None:
         workloads = [make_workload(f"w{i}") for i in range(3)]
         catalog.put_workloads(workloads)
@@ -325,6 +345,25 @@ class CatalogContract:
         expected = dataclasses.replace(new, booster=b"", samples=b"")
         assert catalog.latest_cost_model(new.target) == (expected, hex_of("booster 2"), hex_of("samples 2"))
         assert catalog.latest_cost_model('{"kind":"cuda"}') is None
+
+    def test_outdated_cost_models(self, catalog: Catalog) -> None:
+        targets = ('{"kind":"llvm"}', '{"kind":"cuda"}')
+        for target in targets:
+            for i in (2, 0, 3, 1):
+                model = make_snapshot(target=target, created_at=float(i))
+                catalog.add_cost_model(model, hex_of(f"booster {target} {i}"), hex_of(f"samples {target} {i}"))
+        outdated = catalog.outdated_cost_models(3)
+        assert set(outdated.values()) == {(hex_of(f"booster {t} 0"), hex_of(f"samples {t} 0")) for t in targets}
+        assert len(catalog.outdated_cost_models(1)) == 6
+        assert catalog.outdated_cost_models(4) == {}
+        catalog.remove_cost_models([])
+        for _ in range(2):
+            catalog.remove_cost_models([*catalog.outdated_cost_models(1), hex_of("none")])
+            assert catalog.count_rows()["cost_models"] == 2
+        for target in targets:
+            newest = catalog.latest_cost_model(target)
+            assert newest is not None
+            assert newest[1] == hex_of(f"booster {target} 3")
 
     def test_runs(self, catalog: Catalog) -> None:
         runs = [make_run(f"r{i}", version=str(i % 2), created_at=float(i)) for i in range(4)]
@@ -441,6 +480,34 @@ class CatalogContract:
         catalog.pin_network("det", "1")
         assert catalog.beaten_records(1) == []
 
+    def test_removing_beaten_records(self, catalog: Catalog, workload: Workload, environment: str, prior: TuningRecord) -> None:
+        other = make_workload("other")
+        catalog.put_workloads([other])
+        slow = [
+            make_record(w, environment, run_id=f"slow-{i}", run_times_s=(1.0,)) for w in (workload, other) for i in range(2)
+        ]
+        catalog.add_records(slow, [DIGEST] * 4)
+        catalog.add_refutations([make_refutation(record, other) for record in (prior, slow[0])])
+        assert catalog.remove_beaten([], 1) == []
+        assert catalog.remove_beaten([prior.id, slow[0].id, hex_of("none")], 1) == [slow[0].id]
+        assert catalog.remove_beaten([slow[0].id, slow[1].id], 2) == []
+        assert {record.id for record, _ in catalog.list_records()} == {prior.id, *(record.id for record in slow[1:])}
+        assert [r.record_id for r in catalog.find_refutations([other.cluster])] == [prior.id]
+
+    def test_what_is_published_or_pinned_since_it_was_chosen_is_not_removed(self, catalog: Catalog, environment: str) -> None:
+        workloads = [make_workload(f"w{i}") for i in range(3)]
+        catalog.put_workloads(workloads)
+        catalog.put_network(make_network("ocr", "1", (workloads[0],)))
+        records = [make_record(w, environment, run_id=f"run-{i}") for w in workloads for i in range(2)]
+        catalog.add_records(records, [DIGEST] * 6)
+        chosen = catalog.beaten_records(1)
+        catalog.pin_network("ocr", "1")
+        (published,) = (i for i in chosen if catalog.get_record(i)[0].workload_key == workloads[1].key)
+        catalog.set_record_states([published], RecordState.PUBLISHED, "")
+        (removed,) = catalog.remove_beaten(chosen, 1)
+        assert removed in chosen
+        assert [record.workload_key for record, _ in catalog.list_records()].count(workloads[2].key) == 1
+
     def test_removing_records_removes_what_was_refuted_of_them(
         self, catalog: Catalog, workload: Workload, environment: str, prior: TuningRecord
     ) -> None:
@@ -455,7 +522,8 @@ class CatalogContract:
             assert catalog.find_refutations([workload.cluster]) == [kept]
 
     def test_counting_rows(self, catalog: Catalog, environment: str) -> None:
-        nothing = dict.fromkeys(("workloads", "clusters", "networks", "pins", "refutations", "cost_models", "runs"), 0)
+        kinds = ("workloads", "clusters", "networks", "pins", "refutations", "events", "invalidated", "cost_models", "runs")
+        nothing = dict.fromkeys(kinds, 0)
         by_state = dict.fromkeys((state.value for state in RecordState), 0)
         assert catalog.count_rows() == {**nothing, **by_state, "environments": 1}
         workloads = [make_workload(name, cluster=cluster) for name, cluster in (("x", "c"), ("y", "c"), ("z", "d"))]
@@ -468,6 +536,7 @@ class CatalogContract:
         catalog.add_refutations([make_refutation(record, workloads[1]) for record in records[:2]])
         catalog.add_cost_model(make_snapshot(), hex_of("booster"), hex_of("samples"))
         catalog.put_run(make_run("run-1"))
+        catalog.invalidate_records(make_event(records[0].id))
         assert catalog.count_rows() == {
             "environments": 1,
             "workloads": 3,
@@ -475,6 +544,8 @@ class CatalogContract:
             "networks": 1,
             "pins": 1,
             "refutations": 2,
+            "events": 1,
+            "invalidated": 1,
             "cost_models": 1,
             "runs": 1,
             "measured": 2,

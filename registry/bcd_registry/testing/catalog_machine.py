@@ -13,10 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bcd_registry.errors import Conflict, NotFound
-from bcd_registry.model import Lease, RecordState, TuningRecord, Workload
+from bcd_registry.model import EventKind, Lease, RecordState, TuningRecord, Workload
 from bcd_registry.ports import Catalog
 
-from .values import ENVIRONMENT, hex_of, make_environment, make_network, make_record, make_refutation, make_workload
+from .values import (
+    ENVIRONMENT,
+    hex_of,
+    make_environment,
+    make_event,
+    make_network,
+    make_record,
+    make_refutation,
+    make_workload,
+)
 
 _WORKLOADS = tuple(make_workload(f"w{i}", cluster=f"c{i // 2}", anchor="a") for i in range(4))
 _ENVIRONMENTS = (ENVIRONMENT, make_environment(tvm="0.26.0"))
@@ -61,6 +70,8 @@ class _Model:
         records: By id, with the digest of the trace.
         networks: Workloads' keys by version.
         refuted: Pairs of record and workload.
+        holding: Events that hold each record back, oldest first.
+        n_events: How many are stored.
         seen: Every lease that was ever given.
     """
 
@@ -68,6 +79,8 @@ class _Model:
     networks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     pins: set[str] = field(default_factory=set)
     refuted: set[tuple[str, str]] = field(default_factory=set)
+    holding: dict[str, list[str]] = field(default_factory=dict)
+    n_events: int = 0
     leases: dict[str, _Held] = field(default_factory=dict)
     seen: list[Lease] = field(default_factory=list)
 
@@ -75,10 +88,23 @@ class _Model:
         known = self.records.get(record.id)
         if known is None or _STATES.index(record.state) >= _STATES.index(known[0].state):
             self.records[record.id] = (dataclasses.replace(record, trace=None), digest)
+            self.mark_held([record.id])
+
+    def remove(self, ids: Iterable[str]) -> None:
+        for record_id in ids:
+            del self.records[record_id]
+            self.holding.pop(record_id, None)
+        self.refuted = {pair for pair in self.refuted if pair[0] in self.records}
+
+    def mark_held(self, ids: Iterable[str]) -> None:
+        for record_id in ids:
+            record, digest = self.records[record_id]
+            holding = self.holding.get(record_id) or [""]
+            self.records[record_id] = (dataclasses.replace(record, invalidated=holding[-1]), digest)
 
     def best(self, records: Iterable[TuningRecord]) -> dict[tuple[str, str], list[str]]:
-        """Ids by workload and environment, best first, without quarantined ones."""
-        usable = [record for record in records if record.state is not RecordState.QUARANTINED]
+        """Ids by workload and environment, best first, without quarantined and invalidated ones."""
+        usable = [r for r in records if r.state is not RecordState.QUARANTINED and not r.invalidated]
         ordered = sorted(usable, key=lambda r: (-_STATES.index(r.state), r.median_s, r.id))
         places: dict[tuple[str, str], list[str]] = {}
         for record in ordered:
@@ -91,7 +117,10 @@ class _Model:
 
 
 class CatalogMachine(RuleBasedStateMachine):
-    """Inherit it, give `open_catalog` and take its `TestCase`. Records, states, networks, pins, refutations and leases."""
+    """Inherit it, give `open_catalog` and take its `TestCase`.
+
+    Records, states, events, networks, pins, refutations and leases.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,9 +160,7 @@ class CatalogMachine(RuleBasedStateMachine):
         """Remove records, and one that is not there."""
         ids = self._some_records(data)
         self.catalog.remove_records([*ids, hex_of("none")])
-        for record_id in ids:
-            del self.model.records[record_id]
-        self.model.refuted = {pair for pair in self.model.refuted if pair[0] not in ids}
+        self.model.remove(ids)
 
     @rule(keep=st.integers(0, 3))
     def remove_beaten_records(self, keep: int) -> None:
@@ -144,10 +171,10 @@ class CatalogMachine(RuleBasedStateMachine):
         beaten = self.catalog.beaten_records(keep)
         assert len(beaten) == len(set(beaten))
         assert set(beaten) == expected
-        self.catalog.remove_records(beaten)
-        for record_id in beaten:
-            del self.model.records[record_id]
-        self.model.refuted = {pair for pair in self.model.refuted if pair[0] not in expected}
+        all_of_them = [*self.model.records, hex_of("none")]
+        removed = self.catalog.remove_beaten(all_of_them, keep)
+        assert sorted(removed) == sorted(beaten)
+        self.model.remove(removed)
 
     @precondition(lambda self: self.model.records)
     @rule(workload=_workloads, data=st.data())
@@ -164,6 +191,45 @@ class CatalogMachine(RuleBasedStateMachine):
         ids = self._some_records(data)
         self.catalog.forget_refutations(ids)
         self.model.refuted = {pair for pair in self.model.refuted if pair[0] not in ids}
+
+    @precondition(lambda self: self.model.records)
+    @rule(data=st.data())
+    def invalidate(self, data: st.DataObject) -> None:
+        """Take records back, those that are taken back already as well."""
+        ids = self._some_records(data)
+        event = make_event(*ids, id=self._next_event(), created_at=float(self.model.n_events))
+        self.catalog.invalidate_records(event)
+        for record_id in ids:
+            self.model.holding.setdefault(record_id, []).append(event.id)
+        self.model.mark_held(ids)
+
+    @precondition(lambda self: self.model.records)
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        """Undo all that holds some records."""
+        self._restore(self._some_records(data), None)
+
+    @precondition(lambda self: any(self.model.holding.values()))
+    @rule(data=st.data())
+    def undo(self, data: st.DataObject) -> None:
+        """Undo one event."""
+        events = sorted({event for holding in self.model.holding.values() for event in holding})
+        undone = data.draw(st.sampled_from(events))
+        self._restore(self.catalog.get_event(undone).records, undone)
+
+    def _restore(self, ids: Sequence[str], undone: str | None) -> None:
+        holding = self.model.holding
+        held = {i for i in ids if (holding.get(i) if undone is None else undone in holding.get(i, ()))}
+        event = make_event(*ids, kind=EventKind.RESTORED, id=self._next_event(), created_at=float(self.model.n_events))
+        assert self.catalog.restore_records(event, undone=undone) == tuple(sorted(held))
+        self.model.n_events -= not held
+        for record_id in held:
+            holding[record_id] = [] if undone is None else [e for e in holding[record_id] if e != undone]
+        self.model.mark_held(held)
+
+    def _next_event(self) -> str:
+        self.model.n_events += 1
+        return f"{self.model.n_events:032x}"
 
     @rule(version=_versions, workloads=st.lists(_workloads, max_size=3))
     def put_network(self, version: str, workloads: Sequence[Workload]) -> None:
@@ -260,6 +326,19 @@ class CatalogMachine(RuleBasedStateMachine):
         assert places == {place: ids[:2] for place, ids in best.items()}
 
     @invariant()
+    def counts_relatives(self) -> None:
+        """Workloads of a cluster and with an anchor, each with its usable records by environment."""
+        places = self.model.best(record for record, _ in self.model.records.values())
+        by_cluster = {w.key for w in _WORKLOADS if w.cluster == _WORKLOADS[0].cluster}
+        for keys, found in (
+            (by_cluster, self.catalog.find_relatives(clusters=[_WORKLOADS[0].cluster])),
+            ({w.key for w in _WORKLOADS}, self.catalog.find_relatives(anchors=[_WORKLOADS[0].anchor])),
+        ):
+            counts = {(r.workload.key, environment): n for r in found for environment, n in r.n_records.items()}
+            assert counts == {place: len(ids) for place, ids in places.items() if place[0] in keys}
+            assert len({r.workload.key for r in found}) == len(found)
+
+    @invariant()
     def counts_what_is_there(self) -> None:
         """The counts are those of the model."""
         counts = self.catalog.count_rows()
@@ -268,6 +347,8 @@ class CatalogMachine(RuleBasedStateMachine):
         assert counts["networks"] == len(self.model.networks)
         assert counts["pins"] == len(self.model.pins)
         assert counts["refutations"] == len(self.model.refuted)
+        assert counts["events"] == self.model.n_events
+        assert counts["invalidated"] == sum(bool(record.invalidated) for record, _ in self.model.records.values())
 
     def _add(self, new: Sequence[_New], fences: Sequence[Lease]) -> None:
         records = [self._record(each) for each in new]

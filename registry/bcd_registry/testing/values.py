@@ -8,6 +8,8 @@ from typing import Any
 from bcd_registry.model import (
     CostModelSnapshot,
     Environment,
+    Event,
+    EventKind,
     NetworkVersion,
     RecordState,
     Refutation,
@@ -28,6 +30,7 @@ ENVIRONMENT = Environment(
         "measurement": {"repeats": 3, "flush": True},
         "cpu_model": "AMD EPYC",
         "calibration_ms": 12.5,
+        "load": 0.25,
     }
 )
 """An environment with every known field."""
@@ -138,3 +141,16 @@ def make_snapshot(**changes: Any) -> CostModelSnapshot:
         "created_at": 1000.0,
     }
     return CostModelSnapshot(**{**fields, **changes})
+
+
+def make_event(*records: str, **changes: Any) -> Event:
+    """The records were taken back; `changes` may set any field."""
+    fields: dict[str, Any] = {
+        "id": "e0",
+        "kind": EventKind.INVALIDATED,
+        "reason": "a bad driver",
+        "selection": {},
+        "records": tuple(sorted(records)),
+        "created_at": 2000.0,
+    }
+    return Event(**{**fields, **changes})

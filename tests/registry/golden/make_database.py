@@ -8,10 +8,11 @@ from pathlib import Path
 
 from bcd_registry.catalog.schema import HEAD
 from bcd_registry.catalog.sql import SqlCatalog
-from bcd_registry.model import NetworkVersion, RecordState, Refutation, RunSummary, TuningRecord, Workload
+from bcd_registry.model import Event, EventKind, NetworkVersion, RecordState, Refutation, RunSummary, TuningRecord, Workload
 from bcd_registry.testing.values import (
     ENVIRONMENT,
     hex_of,
+    make_event,
     make_network,
     make_record,
     make_refutation,
@@ -46,6 +47,12 @@ def refutations(environment_key: str) -> list[Refutation]:
     ]
 
 
+def events(environment_key: str) -> list[Event]:
+    """Newest first: what was taken back was restored, what drifted is steady; there are none before revision 0004."""
+    ids = [record.id for record in records(environment_key)[:2]]
+    return [make_event(*ids, id=f"e{i}", kind=kind, created_at=2000.0 - i) for i, kind in enumerate(reversed(EventKind))]
+
+
 def runs() -> list[RunSummary]:
     return [make_run("run-measured")]
 
@@ -57,6 +64,11 @@ def fill(catalog: SqlCatalog) -> None:
     added = records(catalog.put_environment(ENVIRONMENT))
     catalog.add_records(added, [hex_of(record.run_id) for record in added])
     catalog.add_refutations(refutations(added[0].environment_key))
+    steady, drifted, restored, invalidated = events(added[0].environment_key)
+    catalog.invalidate_records(invalidated)
+    catalog.restore_records(restored, undone=invalidated.id)
+    catalog.mark_drift(dict.fromkeys(drifted.records, "slower"), drifted)
+    catalog.clear_drift(steady)
     catalog.add_cost_model(make_snapshot(), hex_of("booster"), hex_of("samples"))
     for run in runs():
         catalog.put_run(run)

@@ -1,0 +1,1 @@
+"""Hostile bytes for every format that is read: `python -m tests.fuzzing --inputs 100000`."""
