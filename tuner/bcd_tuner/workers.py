@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -234,9 +234,12 @@ class WarmPool:
 
     @contextlib.contextmanager
     def _building(self, n_builds: int) -> Iterator[None]:
-        """Holds the host's lock, since a build takes cores from whoever measures."""
+        """Holds the host's lock, since a build takes cores from whoever measures; not before a worker can build."""
         began, waited_s = time.monotonic(), self.counters.lock_wait_s
         try:
+            starting = [lane.ready() for lane in self._builders]
+            while not wait(starting, timeout=_LONGEST_WAIT_S, return_when=FIRST_COMPLETED).done:
+                continue
             with self._host_locked():
                 yield
         finally:
@@ -280,7 +283,11 @@ class _Lane:
         return self._thread.submit(self.worker.call, function, args, timeout_s)
 
     def wait_ready(self) -> None:
-        _wait(self._thread.submit(self.worker.wait_ready))
+        _wait(self.ready())
+
+    def ready(self) -> Future[None]:
+        """Done when the worker is started; it may have failed."""
+        return self._thread.submit(self.worker.wait_ready)
 
     def drain(
         self, waiting: queue.SimpleQueue[int], calls: Sequence[Any], results: list[Any], timeout_s: float
