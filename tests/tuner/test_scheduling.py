@@ -53,6 +53,19 @@ def test_siblings_wait_until_their_representative_is_finished() -> None:
     assert set(order) == {t.name for t in tasks}
 
 
+def test_siblings_wait_no_longer_for_a_representative_that_has_stopped_to_improve() -> None:
+    tasks = members(3)
+    runs = runs_of(tasks, [cold(t) for t in tasks])
+    schedule, leader = Schedule(runs), runs[1]
+    leader.untuned_s = 1e-3
+    for saved in (0.9, 0.0):
+        assert schedule.next_task() is leader
+        one_round(leader, 8, saved)
+    one_round(leader, 8, 0.0)
+    assert leader.left == 8
+    assert schedule.next_task() in (runs[0], runs[2])
+
+
 def test_what_is_known_gets_no_round() -> None:
     tasks = members(2)
     assert play(runs_of(tasks, [exact(t) for t in tasks])) == []
@@ -66,6 +79,18 @@ def test_the_costliest_task_comes_first() -> None:
 def test_how_often_the_network_calls_it_counts() -> None:
     tasks = [make_task("once", flops=1e8), make_task("often", flops=3e7, weight=10)]
     assert play(runs_of(tasks, [cold(t) for t in tasks]), n=DEPTH) == ["often", "once"]
+
+
+def test_priors_are_confirmed_before_anything_is_refined() -> None:
+    tasks = [make_task("large", flops=1e9), make_task("new", flops=1e9), make_task("tiny", flops=1e4)]
+    runs = runs_of(tasks, [known(tasks[0], Grade.CLUSTER), cold(tasks[1]), known(tasks[2], Grade.CLUSTER)])
+    schedule, order = Schedule(runs), []
+    for _ in range(3):
+        chosen = schedule.next_task()
+        assert chosen is not None
+        order.append(chosen.planned.task.name)
+        one_round(chosen, chosen.next_round)
+    assert order == ["large", "tiny", "new"]
 
 
 def test_a_representative_counts_its_siblings_savings() -> None:
@@ -125,6 +150,17 @@ def test_a_task_whose_rounds_no_longer_count_is_stopped() -> None:
     assert order.count("tiny") == 1
     assert runs[1].notes == ["stopped after 8 of 64 trials: more would not be seen in the network"]
     assert runs[1].finished
+
+
+def test_a_small_task_whose_prior_is_confirmed_needs_no_more() -> None:
+    tasks = [make_task("large", flops=1e9), make_task("tiny", flops=1e4)]
+    runs = runs_of(tasks, [known(t, Grade.CLUSTER) for t in tasks])
+    schedule = Schedule(runs)
+    for run, untuned_s in zip(runs, (0.3, 5e-6), strict=True):
+        run.untuned_s = untuned_s
+        one_round(run, run.next_round)
+    assert schedule.next_task() is runs[0]
+    assert (runs[1].trials, runs[1].finished) == (2, True)
 
 
 def test_a_task_that_is_slow_for_its_size_gets_the_trials_of_a_search_from_nothing() -> None:

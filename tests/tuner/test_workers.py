@@ -99,6 +99,21 @@ def test_a_build_that_hangs_is_cut(pool: WarmPool) -> None:
         pool.call_builder(time.sleep, (60,), 0.2)
 
 
+def test_a_candidate_that_builds_far_longer_than_others_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bcd_tuner.workers._LEAST_PATIENCE_S", 0.5)
+    monkeypatch.setattr(worker_jobs, "build", time.sleep)
+    monkeypatch.setattr(WarmPool, "_build_arguments", lambda self, job: (job,))
+    with WarmPool(TARGET, build_timeout_s=30, lock_path=tmp_path / "lock") as pool:
+        jobs: Any = [0.01] * 20
+        assert pool.build(jobs, patient=False) == [None] * 20
+        slow: Any = [0.01, 1.0]
+        _, given_up = pool.build(slow, patient=False)
+        assert isinstance(given_up, JobError)
+        assert pool.build(slow) == [None, None]
+
+
 def test_a_worker_that_dies_idle_costs_nothing(pool: WarmPool) -> None:
     pool.build([])
     for pid in pool.pids:

@@ -335,7 +335,7 @@ class Tuning:
         """Build all, then run one after the other; each result tells how long the next may take."""
         pool, best_s = self._around.pool, task.best_s
         measures = [candidate.measure_candidate() for candidate in candidates]
-        artifacts = pool.build([BuildJob(measure.sch.mod) for measure in measures])
+        artifacts = pool.build([BuildJob(measure.sch.mod) for measure in measures], patient=False)
         for candidate, measure, artifact in zip(candidates, measures, artifacts, strict=True):
             candidate.latency_s = math.inf
             if isinstance(artifact, JobError):

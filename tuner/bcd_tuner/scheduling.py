@@ -32,7 +32,6 @@ ROUND = 8
 """Candidates measured in a round at most."""
 
 _FIRST_ROUND = 2
-_LEAST_TRIALS = 8
 _LEAST_PROMISE = 0.01
 _FLAT = 2e-4
 """Share of the network's estimated latency below which a round is not worth its time."""
@@ -42,6 +41,9 @@ _WASTE = 0.2
 
 _NOISE = 0.05
 _HOPELESS = 0.25
+_ENOUGH_DRY = 2
+"""Rounds of a representative that saved next to nothing after which its siblings wait no longer."""
+
 _SIBLING_SHARE = 0.5
 _SLOW = 0.35
 _IN_REACH = 0.4
@@ -114,9 +116,14 @@ class TaskRun:
         return 0 if self.finished else max(0, self.granted - self.trials)
 
     @property
+    def confirms(self) -> bool:
+        """Whether its next round is the first, and only has to confirm a prior."""
+        return self.trials == 0 and self.planned.prior is not PriorSource.NONE
+
+    @property
     def next_round(self) -> int:
-        """Trials of the next round: a first one that only has to confirm a prior is small."""
-        return min(_FIRST_ROUND if self.trials == 0 and self.planned.prior is not PriorSource.NONE else ROUND, self.left)
+        """Trials of the next round: one that confirms a prior is small."""
+        return min(_FIRST_ROUND if self.confirms else ROUND, self.left)
 
     @property
     def best(self) -> Candidate | None:
@@ -190,6 +197,9 @@ class Schedule:
     def next_task(self, allowed: Callable[[TaskRun], bool] | None = None) -> TaskRun | None:
         """The runnable task with the largest expected saving of the network's latency for a second; None when there is none.
 
+        Tasks with a prior to confirm come before all others: it takes seconds, saves most of what there is to save, and what
+        they cost is a guess until then.
+
         Args:
             allowed: Asked of one after the other, best first, until it says yes; None says it of all.
         """
@@ -197,7 +207,7 @@ class Schedule:
         self._grant_slow(standing)
         self._stop_flat(standing)
         ready = [run for run in self._runs if run.left and not self._waits(run)]
-        ready.sort(key=lambda run: self._gain(run, standing) / self._cost_s(run), reverse=True)
+        ready.sort(key=lambda run: (run.confirms, self._gain(run, standing) / self._cost_s(run)), reverse=True)
         return next((run for run in ready if allowed is None or (run.left and allowed(run))), None)
 
     def pace_s(self, run: TaskRun) -> float | None:
@@ -229,17 +239,16 @@ class Schedule:
         """Tasks that had their say and whose next round promises next to nothing for the network are finished."""
         total = sum(_latency(run, standing.scale) for run in self._runs)
         for run in self._runs:
-            begun = run.left and run.trials >= min(_LEAST_TRIALS, run.planned.trials)
-            if begun and self._gain(run, standing) < _FLAT * total:
+            if run.left and run.trials and self._gain(run, standing) < _FLAT * total:
                 run.notes.append(f"stopped after {run.trials} of {run.granted} trials: more would not be seen in the network")
                 run.finished = True
 
     def _waits(self, run: TaskRun) -> bool:
         leader = self._by_key.get(run.planned.waits_for or "")
-        return leader is not None and not leader.finished
+        return leader is not None and not leader.finished and leader.dry < _ENOUGH_DRY
 
     def _gain(self, run: TaskRun, standing: _Standing) -> float:
-        followers = [r for r in self._runs if r.planned.waits_for == run.key and not r.finished]
+        followers = [r for r in self._runs if r.planned.waits_for == run.key and not r.finished and self._waits(r)]
         return _saving(run, standing) + _SIBLING_SHARE * sum(_saving(r, standing) for r in followers)
 
     def _cost_s(self, run: TaskRun) -> float:

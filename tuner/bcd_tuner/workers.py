@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
+import statistics
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -43,6 +45,11 @@ REPEAT = 3
 
 MIN_REPEAT_MS = 15.0
 """Length of a sample, by default."""
+
+_LEAST_PATIENCE_S = 3.0
+_PATIENCE = 12.0
+_REMEMBERED_BUILDS = 64
+_LEAST_BUILDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,7 @@ class WarmPool:
         self._host_lock = measuring_lock(lock_path)
         self._exclusive = threading.RLock()
         self._numbers = itertools.count()
+        self._build_s: deque[float] = deque(maxlen=_REMEMBERED_BUILDS)
         limit = psutil.virtual_memory().total // 4 if memory_limit_bytes is None else memory_limit_bytes
         spec = WorkerSpec(
             preload=target.kind.name,
@@ -161,11 +169,22 @@ class WarmPool:
         """Process ids of the workers that run now, the run worker last."""
         return tuple(lane.worker.pid for lane in [*self._builders, self._runner] if lane.worker.pid is not None)
 
-    def build(self, jobs: Sequence[BuildJob]) -> list[str | JobError]:
-        """Compiles modules on all build workers; for each the artifact's path, or why there is none."""
+    def build(self, jobs: Sequence[BuildJob], *, patient: bool = True) -> list[str | JobError]:
+        """Compiles modules on all build workers; for each the artifact's path, or why there is none.
+
+        Args:
+            patient: False gives up what takes many times as long as others did lately: one candidate of many.
+        """
         with self._used(), self._building(len(jobs)):
             calls = [(worker_jobs.build, self._build_arguments(job)) for job in jobs]
-            return self._spread(calls)
+            return self._spread(calls, self.build_timeout_s if patient else self._patience_s)
+
+    @property
+    def _patience_s(self) -> float:
+        """Seconds that one candidate's build may take."""
+        if len(self._build_s) < _LEAST_BUILDS:
+            return self.build_timeout_s
+        return min(self.build_timeout_s, max(_LEAST_PATIENCE_S, _PATIENCE * statistics.median(self._build_s)))
 
     def run(
         self, jobs: Sequence[RunJob], cutoff_s: float | None = None, best_s: float | None = None
@@ -203,13 +222,13 @@ class WarmPool:
         folder = self._scratch.path / f"{next(self._numbers):06d}"
         return tvm.ir.save_json(job.module), target_json(job.target or self.target), job.strip_layout_rewrite, str(folder)
 
-    def _spread(self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
+    def _spread(self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], timeout_s: float) -> list[Any]:
         """Gives every worker the next call as soon as it is free; values or JobErrors in the order of the calls."""
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         for i in range(len(calls)):
             waiting.put(i)
         results: list[Any] = [None] * len(calls)
-        drains = [lane.drain(waiting, calls, results, self.build_timeout_s) for lane in self._builders]
+        drains = [lane.drain(waiting, calls, results, timeout_s, self._build_s.append) for lane in self._builders]
         try:
             for drain in drains:
                 _wait(drain)
@@ -290,22 +309,36 @@ class _Lane:
         return self._thread.submit(self.worker.wait_ready)
 
     def drain(
-        self, waiting: queue.SimpleQueue[int], calls: Sequence[Any], results: list[Any], timeout_s: float
+        self,
+        waiting: queue.SimpleQueue[int],
+        calls: Sequence[Any],
+        results: list[Any],
+        timeout_s: float,
+        took: Callable[[float], None],
     ) -> Future[None]:
-        return self._thread.submit(self._drain, waiting, calls, results, timeout_s)
+        return self._thread.submit(self._drain, waiting, calls, results, timeout_s, took)
 
-    def _drain(self, waiting: queue.SimpleQueue[int], calls: Sequence[Any], results: list[Any], timeout_s: float) -> None:
+    def _drain(
+        self,
+        waiting: queue.SimpleQueue[int],
+        calls: Sequence[Any],
+        results: list[Any],
+        timeout_s: float,
+        took: Callable[[float], None],
+    ) -> None:
         while True:
             self.worker.wait_ready()  # before a call is taken: another worker may be free for it
             try:
                 i = waiting.get_nowait()
             except queue.Empty:
                 return
+            began = time.monotonic()
             try:
                 function, args = calls[i]
                 results[i] = self.worker.call(function, args, timeout_s)
             except JobError as error:
                 results[i] = error
+            took(time.monotonic() - began)
 
     def close(self) -> None:
         self.worker.kill()
@@ -358,7 +391,7 @@ class WarmBuilder(PyBuilder):  # type: ignore[misc]
 
     def build(self, build_inputs: list[BuilderInput]) -> list[BuilderResult]:
         """Compiles the inputs; a failed one carries its error."""
-        results = self.pool.build([BuildJob(item.mod, item.target) for item in build_inputs])
+        results = self.pool.build([BuildJob(item.mod, item.target) for item in build_inputs], patient=False)
         return [BuilderResult(None, r.message) if isinstance(r, JobError) else BuilderResult(r, None) for r in results]
 
 
