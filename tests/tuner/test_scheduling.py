@@ -53,19 +53,6 @@ def test_siblings_wait_until_their_representative_is_finished() -> None:
     assert set(order) == {t.name for t in tasks}
 
 
-def test_siblings_wait_no_longer_for_a_representative_that_has_stopped_to_improve() -> None:
-    tasks = members(3)
-    runs = runs_of(tasks, [cold(t) for t in tasks])
-    schedule, leader = Schedule(runs), runs[1]
-    leader.untuned_s = 1e-3
-    for saved in (0.9, 0.0):
-        assert schedule.next_task() is leader
-        one_round(leader, 8, saved)
-    one_round(leader, 8, 0.0)
-    assert leader.left == 8
-    assert schedule.next_task() in (runs[0], runs[2])
-
-
 def test_what_is_known_gets_no_round() -> None:
     tasks = members(2)
     assert play(runs_of(tasks, [exact(t) for t in tasks])) == []

@@ -41,9 +41,6 @@ _WASTE = 0.2
 
 _NOISE = 0.05
 _HOPELESS = 0.25
-_ENOUGH_DRY = 2
-"""Rounds of a representative that saved next to nothing after which its siblings wait no longer."""
-
 _SIBLING_SHARE = 0.5
 _SLOW = 0.35
 _IN_REACH = 0.4
@@ -245,10 +242,10 @@ class Schedule:
 
     def _waits(self, run: TaskRun) -> bool:
         leader = self._by_key.get(run.planned.waits_for or "")
-        return leader is not None and not leader.finished and leader.dry < _ENOUGH_DRY
+        return leader is not None and not leader.finished
 
     def _gain(self, run: TaskRun, standing: _Standing) -> float:
-        followers = [r for r in self._runs if r.planned.waits_for == run.key and not r.finished and self._waits(r)]
+        followers = [r for r in self._runs if r.planned.waits_for == run.key and not r.finished]
         return _saving(run, standing) + _SIBLING_SHARE * sum(_saving(r, standing) for r in followers)
 
     def _cost_s(self, run: TaskRun) -> float:

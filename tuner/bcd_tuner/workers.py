@@ -46,7 +46,7 @@ REPEAT = 3
 MIN_REPEAT_MS = 15.0
 """Length of a sample, by default."""
 
-_LEAST_PATIENCE_S = 3.0
+_LEAST_PATIENCE_S = 2.0
 _PATIENCE = 12.0
 _REMEMBERED_BUILDS = 64
 _LEAST_BUILDS = 16
