@@ -60,8 +60,8 @@ PARTS: tuple[tuple[Comparison, ...], ...] = (
     (_compared("det", 0, 130),),
     (_compared("det", 1, 130),),
     (_compared("det", 2, 130),),
-    (_compared("bert", 0, 90), _compared("bert", 1, 30)),
-    (_compared("bert", 2, 30), _compared("rec", 0, 45), _compared("resnet", 0, 30), _compared("magika", 0, 10)),
+    (_compared("bert", 0, 60), _compared("bert", 1, 12)),
+    (_compared("bert", 2, 12), _compared("rec", 0, 45), _compared("resnet", 0, 30), _compared("magika", 0, 10)),
     (_compared("mobilenet", 0, 120),),
     (_ablated("bert", 0, 30), _ablated("mobilenet", 0, 30)),
 )

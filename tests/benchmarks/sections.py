@@ -18,7 +18,6 @@ from .compare import (
     seconds_to,
     speed_up,
 )
-from .networks import PAIRS
 from .parts import PARTS, VARIANTS, is_whole, missing_modes
 from .results import Result
 from .scale import Scale, median, percentile
@@ -204,8 +203,7 @@ def _slower(full: Result, changed: Result) -> float:
 def conditions_section(results: Sequence[Result]) -> str:
     """Machine, versions, seeds and dates, and what the runs remarked."""
     lines = [
-        f"- {fact}: {', '.join(dict.fromkeys(r.pair for r in results if _facts(r) == fact))}"
-        for fact in dict.fromkeys(_facts(r) for r in results)
+        f"- {fact}: {_measured([r for r in results if _facts(r) == fact])}" for fact in dict.fromkeys(map(_facts, results))
     ]
     split = [c.label for part in PARTS for c in part if not is_whole(c, results)]
     if split:
@@ -264,8 +262,15 @@ def _scale_facts(scale: Scale) -> str:
 def _facts(result: Result) -> str:
     facts = result.facts
     versions = ", ".join(f"{name} {version}" for name, version in sorted(facts.get("versions", {}).items()))
-    seeds = ", ".join(map(str, PAIRS[result.pair].seeds)) if result.pair in PAIRS else str(result.seed)
     cores = f"{facts.get('threads')} threads on {facts.get('cores')} cores of {facts.get('cpu')}"
     machine = f"{cores}, {facts.get('memory_gib')} GiB, {facts.get('system')}"
     when = f"{facts.get('date', 'no date')}, revision {facts.get('revision', 'unknown')}"
-    return f"{when}: {machine}, Python {facts.get('python')}, {versions}; seeds {seeds}"
+    return f"{when}: {machine}, Python {facts.get('python')}, {versions}"
+
+
+def _measured(results: Sequence[Result]) -> str:
+    """Networks with their seeds."""
+    seeds: dict[str, set[int]] = {}
+    for result in results:
+        seeds.setdefault(result.pair, set()).add(result.seed)
+    return "; ".join(f"{pair}, seed {' and '.join(map(str, sorted(own)))}" for pair, own in seeds.items())

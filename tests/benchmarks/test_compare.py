@@ -131,6 +131,11 @@ def test_modes_of_one_comparison_in_two_sittings_are_told() -> None:
     assert "more than one sitting: det seed 0" in render([once, twice])
 
 
+def test_the_conditions_name_the_seeds_that_were_measured() -> None:
+    text = render([made("bert", 1, "b", SLOW), made("bert", 2, "b", SLOW), made("rec", 0, "b", SLOW)])
+    assert "bert, seed 1 and 2; rec, seed 0\n" in text
+
+
 def test_without_results_the_report_says_what_is_missing() -> None:
     text = render([])
     assert "not measured" in text

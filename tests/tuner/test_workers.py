@@ -99,9 +99,7 @@ def test_a_build_that_hangs_is_cut(pool: WarmPool) -> None:
         pool.call_builder(time.sleep, (60,), 0.2)
 
 
-def test_a_candidate_that_builds_far_longer_than_others_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_candidate_that_builds_far_longer_than_others_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bcd_tuner.workers._LEAST_PATIENCE_S", 0.5)
     monkeypatch.setattr(worker_jobs, "build", time.sleep)
     monkeypatch.setattr(WarmPool, "_build_arguments", lambda self, job: (job,))
