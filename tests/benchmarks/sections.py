@@ -203,7 +203,7 @@ def _slower(full: Result, changed: Result) -> float:
 def conditions_section(results: Sequence[Result]) -> str:
     """Machine, versions, seeds and dates, and what the runs remarked."""
     lines = [
-        f"- {fact}: {_measured([r for r in results if _facts(r) == fact])}" for fact in dict.fromkeys(map(_facts, results))
+        f"- {fact}: {_with_seeds([r for r in results if _facts(r) == fact])}" for fact in dict.fromkeys(map(_facts, results))
     ]
     split = [c.label for part in PARTS for c in part if not is_whole(c, results)]
     if split:
@@ -268,7 +268,7 @@ def _facts(result: Result) -> str:
     return f"{when}: {machine}, Python {facts.get('python')}, {versions}"
 
 
-def _measured(results: Sequence[Result]) -> str:
+def _with_seeds(results: Sequence[Result]) -> str:
     """Networks with their seeds."""
     seeds: dict[str, set[int]] = {}
     for result in results:
